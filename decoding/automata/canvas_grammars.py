@@ -99,7 +99,7 @@ def _on_host(compiler: compiled.Compiler, sources: Sources, index: int) -> Holes
                 f"{source} asks the host of one process, and there are "
                 f"{jax.process_count()}: use a regex, or one process"
             )
-        return base.State(jnp.int32(canvas_matcher.number(matcher())))
+        return base.State(jnp.int32(canvas_matcher.NUMBERS.of(matcher())))
 
     @functools.cache  # a number holds as long as its matcher
     def matcher() -> CanvasMatcher | None:

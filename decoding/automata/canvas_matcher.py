@@ -5,9 +5,7 @@ of earlier canvases only save work, so the order of the questions does not matte
 """
 
 import collections
-import itertools
 import threading
-import weakref
 from collections.abc import Callable, Sequence
 
 import jax
@@ -18,8 +16,8 @@ from jax import Array
 from decoding.automata.byte_machine import ByteMachine
 from decoding.automata.canvas_reader import CanvasReader
 from decoding.automata.canvas_summaries import CanvasSummaries
+from decoding.automata.numbered import Numbers
 
-FREE = 0  # the number of no matcher: every canvas is possible
 SHORT = 128  # tokens of a canvas that a reader serves at least
 LENGTHS = 64  # lengths of canvases that a matcher keeps summaries of
 
@@ -75,31 +73,14 @@ class CanvasMatcher:
             return self._summaries(len(text)).first(text, position, tokens)
 
 
-_COUNT = itertools.count(FREE + 1)
-_NUMBERS: weakref.WeakKeyDictionary[CanvasMatcher, int] = weakref.WeakKeyDictionary()
-_MATCHERS: weakref.WeakValueDictionary[int, CanvasMatcher] = (
-    weakref.WeakValueDictionary()
-)
-
-
-def number(matcher: CanvasMatcher | None) -> int:
-    """Return the number by which a program on the device names a matcher.
-
-    It holds as long as the matcher lives.
-    """
-    if matcher is None:
-        return FREE
-    if matcher not in _NUMBERS:
-        _NUMBERS[matcher] = next(_COUNT)
-        _MATCHERS[_NUMBERS[matcher]] = matcher
-    return _NUMBERS[matcher]
+NUMBERS: Numbers[CanvasMatcher] = Numbers()  # of none: every canvas is possible
 
 
 def possible(matcher: Array, canvas: Array) -> Array:
     """★ Ask the host whether a canvas int32[n] can be filled, bool[]."""
 
     def answer(matcher: int, canvas: np.ndarray) -> bool:
-        held = _MATCHERS.get(matcher)
+        held = NUMBERS.get(matcher)
         return held is None or held.possible(canvas)
 
     return _asked(answer, jnp.bool_, matcher, canvas)
@@ -114,7 +95,7 @@ def first(matcher: Array, canvas: Array, position: Array, tokens: Array) -> Arra
     def answer(
         matcher: int, canvas: np.ndarray, position: int, tokens: np.ndarray
     ) -> int:
-        held = _MATCHERS.get(matcher)
+        held = NUMBERS.get(matcher)
         if held is None:
             return int(tokens[0]) if position >= 0 else -1
         return held.first(canvas, position, tokens)

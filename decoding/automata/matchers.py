@@ -7,14 +7,13 @@ that end early and rounds that are run again leave no trace.
 """
 
 import collections
-import itertools
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
 from decoding.automata.lift import pack
+from decoding.automata.numbered import Numbers
 from models.errors import ConstraintError
 
 S = TypeVar("S")
@@ -233,30 +232,14 @@ class Matched(NamedTuple):
     """A stream of words that the host computes: what may follow the text at each node.
 
     A transform that reads it has `(name, state -> int32[2])` in
-    `LogitsTransform.numbers`: the `number` of the row's matcher, and the length of the
+    `LogitsTransform.numbers`: the number of the row's matcher, and the length of the
     row's prompt.
     """
 
     words: int  # W of uint32[B, N, W]
 
 
-FREE = 0  # the number of no matcher: everything may follow
-_COUNT = itertools.count(FREE + 1)
-_NUMBERS: weakref.WeakKeyDictionary[Matcher, int] = weakref.WeakKeyDictionary()
-_MATCHERS: weakref.WeakValueDictionary[int, Matcher] = weakref.WeakValueDictionary()
-
-
-def number(matcher: Matcher | None) -> int:
-    """Return a matcher's number, by which a program on the device names it.
-
-    It holds as long as the matcher lives.
-    """
-    if matcher is None:
-        return FREE
-    if matcher not in _NUMBERS:
-        _NUMBERS[matcher] = next(_COUNT)
-        _MATCHERS[_NUMBERS[matcher]] = matcher
-    return _NUMBERS[matcher]
+NUMBERS: Numbers[Matcher] = Numbers()  # of none: everything may follow
 
 
 def answer(
@@ -281,7 +264,7 @@ def answer(
     """
     words = np.full((*at.shape, width), ALL, np.uint32)
     for row, (name, prompt) in enumerate(numbers.tolist()):
-        matcher, asked = _MATCHERS.get(name), np.flatnonzero(at[row] >= 0)
+        matcher, asked = NUMBERS.get(name), np.flatnonzero(at[row] >= 0)
         if matcher is None or not len(asked):
             continue
         text = tokens[row, prompt : length[row]]

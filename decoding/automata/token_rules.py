@@ -70,11 +70,11 @@ class _Flat:
 
     def add(self, name: str, expression: Expression) -> None:
         """Add the alternatives of a rule."""
-        parts = (
-            expression.items
-            if isinstance(expression, grammar_rules.Choice)
-            else (expression,)
-        )
+        match expression:
+            case grammar_rules.Choice(items):
+                parts = items
+            case _:
+                parts = (expression,)
         self.rules.setdefault(name, []).extend(map(self.symbols, parts))
 
     def symbols(self, expression: Expression) -> tuple[Symbol, ...]:
@@ -153,7 +153,7 @@ def rules(
     for name, expression in parsed.rules.items():
         flat.add(name, expression)
     pairs = _binary(flat)
-    empty = _empty(pairs)
+    empty = _deriving(pairs, terminals=False)
     pairs = _without_empty(pairs, empty)
     pairs = _useful(pairs, "root")
     if not pairs["root"] and "root" not in empty:
@@ -190,22 +190,22 @@ def _binary(flat: _Flat) -> dict[str, set[tuple[Symbol, ...]]]:
 Pairs = dict[str, set[tuple[Symbol, ...]]]
 
 
-def _empty(pairs: Pairs) -> set[str]:
-    """Return the nonterminals that derive the empty text."""
-    empty: set[str] = set()
+def _deriving(pairs: Pairs, terminals: bool) -> set[Symbol]:
+    """Return the nonterminals that derive a text; without terminals, the empty one."""
+    found: set[Symbol] = set()
+    good = lambda s: s in found or (terminals and isinstance(s, frozenset))
     while True:
         more = {
             name
             for name, sides in pairs.items()
-            if name not in empty
-            and any(all(s in empty for s in side) for side in sides)
+            if name not in found and any(all(map(good, side)) for side in sides)
         }
         if not more:
-            return empty
-        empty |= more
+            return found
+        found |= more
 
 
-def _without_empty(pairs: Pairs, empty: set[str]) -> Pairs:
+def _without_empty(pairs: Pairs, empty: set[Symbol]) -> Pairs:
     """Return rules without the empty text, of which the others derive the same."""
 
     def kept(side: tuple[Symbol, ...]) -> Iterator[tuple[Symbol, ...]]:
@@ -220,25 +220,9 @@ def _without_empty(pairs: Pairs, empty: set[str]) -> Pairs:
 
 def _useful(pairs: Pairs, start: str) -> Pairs:
     """Return the rules that some text needs; those of the start come first."""
-    ends: set[Symbol] = set()
-    while True:
-        more = {
-            name
-            for name, sides in pairs.items()
-            if name not in ends
-            and any(
-                all(type(s) is not str or s in ends for s in side) for side in sides
-            )
-        }
-        if not more:
-            break
-        ends |= more
-    live = {
-        name: {
-            side for side in sides if all(type(s) is not str or s in ends for s in side)
-        }
-        for name, sides in pairs.items()
-    }
+    ends = _deriving(pairs, terminals=True)
+    is_good = lambda side: all(isinstance(s, frozenset) or s in ends for s in side)
+    live = {name: set(filter(is_good, sides)) for name, sides in pairs.items()}
     reached, todo = {start: None}, [start]
     for name in todo:
         for side in sorted(live[name], key=repr):
@@ -260,10 +244,10 @@ def _arrays(pairs: Pairs, vocab_size: int, empty: bool) -> TokenRules:
             if len(side) == 2:
                 left, right = (number[str(s)] for s in side)
                 triples.add((number[name], left, right))
-            elif isinstance(side[0], str):
-                closure[number[name], number[side[0]]] = True
-            else:
+            elif isinstance(side[0], frozenset):
                 held[number[name], list(side[0])] = True
+            else:
+                closure[number[name], number[side[0]]] = True
     for middle in range(len(number)):
         closure |= closure[:, middle, None] & closure[middle]
     derived = np.zeros((vocab_size, size), bool)

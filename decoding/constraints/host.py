@@ -82,7 +82,7 @@ def transform(
     matcher = _matcher(of[index], eos, vocab_size)
 
     def init(tokens: Array, length: Array) -> base.State:
-        number = jnp.int32(matchers.number(matcher))
+        number = jnp.int32(matchers.NUMBERS.of(matcher))
         return base.State(Row(number, jnp.asarray(length, jnp.int32)))
 
     def apply(state: base.State, logits: Array, aux: dict[str, Array]) -> Array:

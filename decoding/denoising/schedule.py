@@ -49,6 +49,31 @@ class Canvas:
         return ~self.known & (index >= self.start) & (index < self.limit)
 
 
+def fresh(
+    tokens: Array,
+    known: Array,
+    start: Array,
+    limit: Array,
+    block: tuple[Array, Array],
+    window: int,
+) -> Canvas:
+    """Make canvases of which nothing is committed; all leaves have the rows `B`."""
+    zero = jnp.zeros_like(start)
+    return Canvas(
+        tokens=tokens,
+        known=known,
+        born=jnp.full_like(tokens, -1),
+        start=start,
+        lo=block[0],
+        hi=block[1],
+        begun=zero,
+        limit=limit,
+        count=zero,
+        step=zero,
+        window=window,
+    )
+
+
 class Proposal(NamedTuple):
     """What the model proposes for the positions lo + arange(C).
 

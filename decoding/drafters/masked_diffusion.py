@@ -36,7 +36,7 @@ from decoding.caches import block_causal
 from decoding.catalogue import Card
 from decoding.denoising import forward
 from decoding.denoising.canvas_policy import BLOCK_CAUSAL, SHIFTED
-from decoding.denoising.schedule import Canvas
+from decoding.denoising.schedule import Canvas, fresh
 from decoding.tree_building import grow
 from models.base import Block, LanguageModel
 from models.errors import MethodError
@@ -219,21 +219,9 @@ def drafter(
 
 def _canvas(tokens: Array, known: Array, limit: Array, lo: Array) -> Canvas:
     """Make the canvas of one state a row, of which the first `known` are known."""
-    index = jnp.arange(tokens.shape[1], dtype=jnp.int32)
-    none = jnp.zeros_like(limit)
-    canvas = Canvas(
-        tokens=tokens,
-        known=index < known[:, None],
-        born=jnp.full_like(tokens, -1),
-        start=lo,
-        lo=lo,
-        hi=limit,
-        begun=none,
-        limit=limit,
-        count=none,
-        step=none,
-        window=tokens.shape[1],
-    )
+    size = tokens.shape[1]
+    is_known = jnp.arange(size, dtype=jnp.int32) < known[:, None]
+    canvas = fresh(tokens, is_known, lo, limit, (lo, limit), size)
     return jax.tree.map(lambda x: x[:, None], canvas)
 
 

@@ -30,10 +30,8 @@ def admit(state: Any, row: Array, fresh: Any, source: Array) -> Any:
         return by_rows(admit, lambda old, new: old.at[row].set(new[source]), old, new)
 
     parts: dict[str, Any] = {}
-    for name in state.__dataclass_fields__:
-        if name in state_sharding.FIXED:
-            continue
-        old, new = getattr(state, name), getattr(fresh, name)
+    for name, old in state_sharding.parts(state).items():
+        new = getattr(fresh, name)
         if name in state_sharding.COMPONENTS:
             parts[name] = base.State(puts(old.row, new.row), old.shared)
         else:

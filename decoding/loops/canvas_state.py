@@ -12,7 +12,7 @@ from decoding import base
 from decoding.denoising import branches, filling
 from decoding.denoising.canvas_policy import between
 from decoding.denoising.forward import Plan, forward, slots
-from decoding.denoising.schedule import BLOCK, Canvas
+from decoding.denoising.schedule import BLOCK, fresh
 from decoding.denoising.transition import Program, Row
 from decoding.loops import denoise, initial_state, state_sharding, stats
 from decoding.prompt_settings import Composition
@@ -69,19 +69,8 @@ def started(
     window = min(schedule.window(new) if schedule.window else BLOCK, size)
     if policy.block:
         window = min(window, policy.block)
-    canvas = Canvas(
-        tokens=jnp.asarray(tokens),
-        known=jnp.asarray(known),
-        born=jnp.full((batch, size), -1, jnp.int32),
-        start=start,
-        lo=first,
-        hi=first,
-        begun=zero,
-        limit=stops,
-        count=zero,
-        step=zero,
-        window=window,
-    )
+    about = (jnp.asarray(tokens), jnp.asarray(known), start, stops)
+    canvas = fresh(*about, (first, first), window)
     settings = initial_state.rows_settings(parts, requests, batch)
     widths = denoise.widths(policy, size, window, new)
     room = slots(policy, size, widths, schedule.branches)

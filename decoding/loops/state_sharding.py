@@ -5,7 +5,7 @@ replicated on every device, because every row reads and writes it.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import jax
@@ -29,16 +29,19 @@ COMPONENTS = (
     *("drafter", "verifier", "transform", "exit", "width", "stop"),
     "schedule",  # of canvases
 )
-FIXED = ("size", "span")  # of canvases: no arrays
+
+
+def parts(state: Any) -> dict[str, Any]:
+    """Return the fields of a loop's state that hold arrays, by name."""
+    own = [f.name for f in fields(state) if f.metadata.get("pytree_node", True)]
+    return {name: getattr(state, name) for name in own}
 
 
 def axes(state: Any) -> Any:
-    """Return the axes of every leaf of a `decode.DecodeState`."""
-    names = [name for name in state.__dataclass_fields__ if name not in FIXED]
-    fields = {name: getattr(state, name) for name in names}
+    """Return the axes of every leaf of a loop's state."""
+    every = parts(state).items()
     return replace(
-        state,
-        **{n: component(x) if n in COMPONENTS else rows(x) for n, x in fields.items()},
+        state, **{n: component(x) if n in COMPONENTS else rows(x) for n, x in every}
     )
 
 

@@ -1,6 +1,7 @@
 """The constraints of a call's prompts: as transforms of the method, and as verdicts."""
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from decoding.automata import (
@@ -57,22 +58,24 @@ def read(
         raise ConstraintError(f"engine={engine!r}: use one of {list(ENGINES)}")
     if constraint is None:
         return None
-    place = _on_canvas if composed.is_canvas(lm) else _placed
+    place: Callable = functools.partial(_placed, lm, finish=finish)
+    if composed.is_canvas(lm):
+        place = _on_canvas
     single = isinstance(constraint, Mapping | compiled.Grammar | str | Matcher)
     if single or callable(constraint):
-        return (place(lm, constraint, engine, finish),) * prompts
+        return (place(constraint, engine),) * prompts
     if len(constraint) != prompts:
         raise PromptError(
             f"constraint has {len(constraint)} entries for {prompts} prompts: give one "
             "grammar, or one (or None) a prompt"
         )
-    placed = tuple(place(lm, entry, engine, finish) for entry in constraint)
+    placed = tuple(place(entry, engine) for entry in constraint)
     if any(entry.is_asked for entry in placed):
         placed = tuple(entry._replace(is_asked=True) for entry in placed)
     return placed
 
 
-def _on_canvas(lm: Any, entry: Any, engine: str, finish: bool) -> Constraint:
+def _on_canvas(entry: Any, engine: str) -> Constraint:
     """Read a constraint of a canvas: regexes run on the device, others on the host."""
     if entry is None:
         return Constraint()

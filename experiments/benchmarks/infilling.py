@@ -22,6 +22,7 @@ import numpy as np
 
 import decoding
 from decoding import Spec
+from decoding.denoising import composed
 from models import storage
 from models.errors import DataError
 from models.text import row_files
@@ -226,7 +227,7 @@ def fill(
     ends = tuple(lm.config.eos)
     bans = (Spec("transforms/ban_tokens", bans=ends),) if ends else ()
     transforms = (*bans, *settings.pop("transforms", ()))
-    is_canvas = getattr(lm.config, "mask_token", None) is not None
+    is_canvas = composed.is_canvas(lm)
     written: list[list[int]] = []
     for begin in range(0, len(holes), batch):
         part = holes[begin : begin + batch]

@@ -16,6 +16,7 @@ import numpy as np
 import decoding
 import models
 from decoding import Method, Spec, catalogue
+from decoding.denoising import composed
 from decoding.loops import initial_state, stats
 from decoding.serving import scoring
 from experiments import console
@@ -87,11 +88,11 @@ def run(config: Any, store: RunFolder, given: Given | None = None) -> dict[str, 
 def loaded(config: Any) -> Given:
     """Load the models, and make the problems of all tasks."""
     model, target = models.load(config.model), models.load(config.target)
-    if getattr(model.config, "mask_token", None) is None:
+    if not composed.is_canvas(model):
         raise ConfigError(
             f"config.model={config.model!r} has no mask token: name a diffusion model"
         )
-    if getattr(target.config, "mask_token", None) is not None:
+    if composed.is_canvas(target):
         raise ConfigError(
             f"config.target={config.target!r} is a diffusion model: name the "
             "autoregressive one of the same tokenizer"

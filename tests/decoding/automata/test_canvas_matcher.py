@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from decoding.automata import canvas_matcher, grammar_compiler
+from decoding.automata import canvas_matcher, grammar_compiler, numbered
 
 TOKENS, EOS = [b"", b"(", b")"], 0
 DYCK = grammar_compiler.compile_grammar("gbnf", 'root ::= ("(" root ")")*')
@@ -21,11 +21,11 @@ def matcher() -> canvas_matcher.CanvasMatcher:
 def test_rows_are_asked_at_once():
     """Of two matchers, one of which is none; planted: the rows in another order."""
     held = matcher()
-    numbers = jnp.full(4, canvas_matcher.number(held))
+    numbers = jnp.full(4, canvas_matcher.NUMBERS.of(held))
     ask = jax.jit(jax.vmap(canvas_matcher.possible))
     assert ask(numbers, CANVASES).tolist() == TRUTH
     assert ask(numbers, CANVASES[::-1]).tolist() == TRUTH[::-1] != TRUTH
-    free = numbers.at[3].set(canvas_matcher.FREE)
+    free = numbers.at[3].set(numbered.NONE)
     assert ask(free, CANVASES).tolist() == [True] * 4
     twice = jax.vmap(jax.vmap(canvas_matcher.possible))
     pairs = twice(numbers.reshape(2, 2), CANVASES.reshape(2, 2, 4))
@@ -34,7 +34,7 @@ def test_rows_are_asked_at_once():
 
 def test_the_first_token_that_may_stand():
     held = matcher()
-    number = canvas_matcher.number(held)
+    number = canvas_matcher.NUMBERS.of(held)
     ask = jax.jit(jax.vmap(canvas_matcher.first, (None, 0, 0, 0)))
     orders = np.array([[1, 2, 0], [2, 0, 1], [1, 0, 2], [1, 2, 0]], np.int32)
     places = np.array([2, 0, 1, 1], np.int32)

@@ -158,8 +158,8 @@ def test_predicates_of_another_vocabulary(answer):
 def test_answers_of_rows():
     """Rows have their own matchers, prompts and lengths; planted: another's number."""
     held = [Sums(V), Prompted(V)]
-    numbers = [matchers.number(m) for m in (None, *held)]
-    assert len(set(numbers)) == 3 and matchers.number(held[0]) == numbers[1]
+    numbers = [matchers.NUMBERS.of(m) for m in (None, *held)]
+    assert len(set(numbers)) == 3 and matchers.NUMBERS.of(held[0]) == numbers[1]
     tokens = np.tile(text(1, 2, 3, 9, 9), (3, 1))
     rows = np.stack([numbers, [2, 2, 2]], 1).astype(np.int32)
     at = np.array([[0, 1, -1]] * 3, np.int32)
@@ -176,8 +176,8 @@ def test_answers_of_rows():
 
 def test_a_number_of_no_matcher_allows_everything():
     """A matcher that is gone frees its number, which no other one gets."""
-    gone = matchers.number(Sums(V))
-    assert matchers.number(Sums(V)) != gone
+    gone = matchers.NUMBERS.of(Sums(V))
+    assert matchers.NUMBERS.of(Sums(V)) != gone
     rows = text(gone, 0)[None]
     one = text(0)[None]
     words = matchers.answer(2, rows, one, text(1), one, one - 1, one)
