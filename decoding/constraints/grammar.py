@@ -23,6 +23,7 @@ Cost a node: V/8 bytes of words, a scatter of the tokens that depend on the stac
 step a byte of its token. Nothing runs on the host, but for canvases.
 """
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -93,7 +94,7 @@ def transform(
 
     def init(tokens: Array, length: Array) -> base.State:
         row = machine.init(start, finish, depth, finish > 0)
-        return base.State(row, jax.tree.map(jnp.asarray, tables))
+        return base.State(row, tables)
 
     def apply(state: base.State, logits: Array, aux: dict[str, Array]) -> Array:
         allowed = machine.allowed(state.shared, state.row)
@@ -130,17 +131,19 @@ def _source(entry: Any) -> Grammar | None:
     return compiled.parse(fields)
 
 
+@functools.lru_cache(2)  # each row of a call asks for them
 def _placed(
     compiler: compiled.Compiler, sources: tuple[Grammar | None, ...]
 ) -> tuple[Any, list[int]]:
-    """Return the tables of all grammars, and the state in which each begins."""
+    """Return the tables of all grammars on the device, and where each begins."""
     distinct = dict.fromkeys(source for source in sources if source is not None)
     has_strings = any(source.kind == "json_schema" for source in distinct)
     strings = compiler.strings if has_strings else None
     held = arena.Arena(compiler.vocabulary, strings)
     first = {source: held.add(compiler.lifted(source)) for source in distinct}
     starts = [machine.FREE if s is None else first[s] for s in sources]
-    return held.tables(), starts
+    with jax.ensure_compile_time_eval():
+        return jax.tree.map(jnp.asarray, held.tables()), starts
 
 
 def _check(grammar: Grammar, lifted: Lifted, depth: int, finish: int) -> None:

@@ -12,8 +12,9 @@ import pytest
 import decoding
 import models
 from decoding import Method, Spec
-from decoding.automata import compiled
+from decoding.automata import arena, compiled
 from decoding.conformance import kit
+from decoding.constraints import grammar
 from decoding.loops import engines
 from experiments.measurement import workbench
 from models.errors import ConstraintError, PromptError
@@ -123,6 +124,22 @@ def test_drafts_keep_the_text(together):
 def test_other_grammars_compile_nothing(together):
     others = [*GRAMMARS[:5][::-1], {"regex": "[abc]{2,5}"}, *GRAMMARS[6:]]
     assert call(PROMPTS, others, finish=True).stats.compile_seconds == 0
+
+
+def test_fault_tables_of_every_row(monkeypatch):
+    """All rows of a call share one making of the tables.
+
+    Planted: each row makes its own.
+    """
+    made, tables = [], arena._tables
+    monkeypatch.setattr(arena, "_tables", lambda *a: made.append(1) or tables(*a))
+    grammar._placed.cache_clear()
+    call(PROMPTS, GRAMMARS, finish=True)
+    assert len(made) == 1
+    made.clear()
+    monkeypatch.setattr(grammar, "_placed", grammar._placed.__wrapped__)
+    call(PROMPTS, GRAMMARS, finish=True)
+    assert len(made) > 1
 
 
 def test_nothing_runs_on_the_host():
