@@ -4,14 +4,13 @@ Lengths grow together, by factors of 4, so that batches of other grammars seldom
 another program.
 """
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from decoding.automata import machine, token_trie
+from decoding.automata import machine
 from decoding.automata.byte_machine import DEAD, KINDS, POP, STRING
 from decoding.automata.lift import Lifted, Lists, pack
 from decoding.automata.machine import FIRST, Tables
@@ -35,9 +34,10 @@ class Vocabulary:
     size: int  # V
     eos: tuple[int, ...]
 
-    @functools.cached_property
-    def trie(self) -> token_trie.Trie:
-        return token_trie.trie(self.tokens)
+    @property
+    def letter(self) -> int:
+        """A token that is one character; 0: there is none."""
+        return self.tokens.index(b"a") if b"a" in self.tokens else 0
 
 
 class Strings(NamedTuple):
@@ -216,7 +216,7 @@ def _tables(
         "classes": padded(np.stack(classes), room(len(classes), GRAMMARS)),
         "flat": flat,
         "first": first,
-        "letter": max(0, token_trie.bytes_of(vocabulary.trie)[ord("a")]),
+        "letter": vocabulary.letter,
         "eos": np.array(vocabulary.eos, np.int32),
         "end_words": pack(np.isin(np.arange(vocabulary.size), vocabulary.eos)),
     }

@@ -37,7 +37,7 @@ from decoding.automata.lift import Lifted
 from models import compile_cache, storage
 from models.errors import ConstraintError, hint
 
-VERSION = 4  # of the lifted form on disk
+VERSION = 5  # of the lifted form on disk
 MOST_STEPS = 4_000_000  # of a grammar's walk over the vocabulary: some seconds
 MOST = 512  # grammars in memory, least recently used first out
 KINDS = ("json_schema", "gbnf", "lark", "ebnf", "regex")
@@ -200,26 +200,39 @@ class Compiler:
         file = self._file("strings")
         if (kept := grammar_files.read_strings(file)) is not None:
             return kept
-        vocabulary = self.vocabulary
         anything = json_schema.compile_schema(True, "flexible", False)
         _, follow = rests.following(anything)
         begin = np.flatnonzero(anything.ends < 0).astype(np.int32)
-        walk = token_trie.Walk(anything, vocabulary.trie, begin, follow)
-        endings = rests.collect(anything, vocabulary.trie, walk)
+        walk = token_trie.Walk(anything, self.trie, begin, follow)
+        endings = rests.collect(anything, self.trie, walk)
         begin = begin[begin < STRING]
-        walk = token_trie.Walk(anything, vocabulary.trie, begin, follow)
-        lifted = lift.lift(
-            anything, vocabulary.trie, vocabulary.size, endings, begin, walk
-        )
-        width = lift.widths(vocabulary.trie, vocabulary.size, begin, walk)
+        walk = token_trie.Walk(anything, self.trie, begin, follow)
+        size = self.vocabulary.size
+        lifted = lift.lift(anything, self.trie, size, endings, begin, walk)
+        width = lift.widths(self.trie, size, begin, walk)
         built = arena.Strings(lifted, width), endings
         grammar_files.write_strings(file, *built)
         return built
 
     @functools.cached_property
+    def trie(self) -> token_trie.Trie:
+        """The trie of all tokens."""
+        file, tokens = self._file("trie"), self.vocabulary.tokens
+        kept = grammar_files.read(file, grammar_files.TRIE)
+        if kept is None:
+            kept = token_trie.trie(tokens)
+            grammar_files.write(file, kept._replace(strings=[]))
+        return kept._replace(strings=tokens)
+
+    @functools.cached_property
     def _insides(self) -> string_insides.Insides:
-        anything = json_schema.compile_schema(True, "flexible", False)
-        return string_insides.read(anything, self.vocabulary.trie)
+        file = self._file("insides")
+        kept = grammar_files.read(file, grammar_files.INSIDES)
+        if kept is None:
+            anything = json_schema.compile_schema(True, "flexible", False)
+            kept = string_insides.read(anything, self.trie)
+            grammar_files.write(file, kept)
+        return kept
 
     def lifted(self, grammar: Grammar) -> Lifted:
         """Return the lifted grammar, from memory, from disk, or compiled.
@@ -229,7 +242,7 @@ class Compiler:
         """
         if grammar not in self._lifted:
             file = self._file(repr(grammar))
-            lifted = grammar_files.read(file)
+            lifted = grammar_files.read(file, grammar_files.LIFTED)
             if lifted is None:
                 lifted = self._compile(grammar)
                 grammar_files.write(file, lifted)
@@ -244,7 +257,7 @@ class Compiler:
         vocabulary = self.vocabulary
         is_regular = grammar.kind == "regex"
         if not is_regular:
-            single = token_trie.bytes_of(vocabulary.trie)
+            single = token_trie.bytes_of(self.trie)
             byte_machine.check_spelled(built, single, str(grammar))
         if grammar.after:
             built = marker.after(built, grammar.after.encode())
@@ -257,20 +270,17 @@ class Compiler:
                 )
         else:
             lifted = self._lift(built, grammar.kind == "json_schema")
-        jumps = forced_text.jumps(built, vocabulary.trie, self.speller)
+        jumps = forced_text.jumps(built, self.trie, self.speller)
         lifted = lifted._replace(jumps=jumps)
         return forced_text.only(lifted) if grammar.canonical else lifted
 
     def _lift(self, built: ByteMachine, is_json: bool) -> Lifted:
-        vocabulary = self.vocabulary
         begin = rests.origins(built)
         _, follow = rests.following(built)
-        about = (built, vocabulary.trie, begin, follow, is_json, MOST_STEPS)
+        about = (built, self.trie, begin, follow, is_json, MOST_STEPS)
         walk = token_trie.Walk(*about)
-        endings = (
-            self._json[1] if is_json else rests.collect(built, vocabulary.trie, walk)
-        )
-        parts = (built, vocabulary.trie, vocabulary.size, endings, begin, walk)
+        endings = self._json[1] if is_json else rests.collect(built, self.trie, walk)
+        parts = (built, self.trie, self.vocabulary.size, endings, begin, walk)
         return lift.lift(*parts, self._insides if is_json else None)
 
     def _file(self, name: str) -> storage.Path | None:

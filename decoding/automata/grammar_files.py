@@ -1,13 +1,13 @@
-"""Lifted grammars on disk: arrays in an `.npz` file, which checks itself by CRC."""
+"""Grammars and vocabularies on disk: arrays in `.npz` files, which check their CRC."""
 
 import io
 import zipfile
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
 
-from decoding.automata import arena, rests, token_trie
+from decoding.automata import arena, rests, string_insides, token_trie
 from decoding.automata.byte_machine import ByteMachine
 from decoding.automata.lift import Lifted, Lists
 from models import storage
@@ -17,66 +17,61 @@ _MACHINE = ByteMachine(*range(len(ByteMachine._fields)))  # type: ignore[arg-typ
 _FIELDS: dict[str, Any] = dict.fromkeys(Lifted._fields, 0)
 _FIELDS |= {"machine": _MACHINE}
 _FIELDS |= dict.fromkeys(("own", "returns", "pairs", "jumps"), _LISTS)
-_FORM: Any = jax.tree.structure(Lifted(**_FIELDS))
+# What is kept: tuples of arrays and ints, of which only the leaves are written.
+LIFTED = Lifted(**_FIELDS)
+TRIE = token_trie.Trie([], *range(6))  # type: ignore[arg-type]
+INSIDES = string_insides.Insides(*range(7))  # type: ignore[arg-type]
+_PLACES = rests.Places(*range(len(rests.Places._fields)))  # type: ignore[arg-type]
+_RESTS = rests.Rests([], TRIE, _PLACES, _PLACES)
+_STRINGS: Any = (arena.Strings(LIFTED, 0), _RESTS, 0, 0)  # type: ignore[arg-type]
 _NAME = "leaf_{}".format
 
-
-def _arrays(lifted: Lifted) -> dict[str, np.ndarray]:
-    return {
-        _NAME(i): np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(lifted))
-    }
+Form = TypeVar("Form")
 
 
-def _lifted(arrays: Any) -> Lifted:
-    leaves = [arrays[_NAME(i)] for i in range(_FORM.num_leaves)]
-    lifted = jax.tree.unflatten(_FORM, leaves)
-    start = int(lifted.machine.start)
-    return lifted._replace(machine=lifted.machine._replace(start=start))
+def _arrays(tree: Any) -> dict[str, np.ndarray]:
+    return {_NAME(i): np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(tree))}
 
 
-def write(file: storage.Path | None, lifted: Lifted) -> None:
-    """Keep a lifted grammar; nothing where the folder cannot be written."""
-    _write(file, _arrays(lifted))
+def _tree(arrays: Any, form: Form) -> Form:
+    structure: Any = jax.tree.structure(form)
+    leaves = [arrays[_NAME(i)] for i in range(structure.num_leaves)]
+    return structure.unflatten([x if x.ndim else x.item() for x in leaves])
 
 
-def read(file: storage.Path | None) -> Lifted | None:
-    """Read a lifted grammar; None: there is none, or a damaged one."""
+def write(file: storage.Path | None, tree: Any) -> None:
+    """Keep a tree of arrays and ints; nothing where the folder cannot be written."""
+    _write(file, _arrays(tree))
+
+
+def read(file: storage.Path | None, form: Form) -> Form | None:
+    """Read what `write` wrote, a tree of this form; None: nothing, or a damaged one."""
     arrays = _read(file)
-    return None if arrays is None else _lifted(arrays)
+    return None if arrays is None else _tree(arrays, form)
 
 
 def write_strings(
     file: storage.Path | None, strings: arena.Strings, endings: rests.Rests
 ) -> None:
     """Keep STRING over a vocabulary, and the rests of JSON."""
-    arrays = _arrays(strings.lifted)
-    arrays |= {
-        "width": strings.width,
-        "text": np.frombuffer(b"".join(endings.strings), np.uint8),
-    }
-    arrays["lengths"] = np.array([len(rest) for rest in endings.strings], np.int32)
-    for name in ("places", "inner"):
-        for leaf, values in getattr(endings, name)._asdict().items():
-            arrays[f"{name}_{leaf}"] = values
-    _write(file, arrays)
+    text = np.frombuffer(b"".join(endings.strings), np.uint8)
+    lengths = np.array([len(rest) for rest in endings.strings], np.int32)
+    bare = endings._replace(strings=[], trie=endings.trie._replace(strings=[]))
+    write(file, (strings, bare, text, lengths))
 
 
 def read_strings(
     file: storage.Path | None,
 ) -> tuple[arena.Strings, rests.Rests] | None:
     """Read what `write_strings` wrote; None: there is nothing, or it is damaged."""
-    arrays = _read(file)
-    if arrays is None:
+    kept = read(file, _STRINGS)
+    if kept is None:
         return None
-    text, ends = arrays["text"].tobytes(), np.cumsum(arrays["lengths"]).tolist()
-    strings = [text[a:b] for a, b in zip([0, *ends], ends)]
-    places = [
-        rests.Places(*(arrays[f"{name}_{leaf}"] for leaf in rests.Places._fields))
-        for name in ("places", "inner")
-    ]
-    trie = token_trie.trie(strings, has_empty=True)
-    endings = rests.Rests(strings, trie, *places)
-    return arena.Strings(_lifted(arrays), arrays["width"]), endings
+    built, bare, text, lengths = kept
+    data, ends = text.tobytes(), np.cumsum(lengths).tolist()
+    strings = [data[a:b] for a, b in zip([0, *ends], ends)]
+    trie = bare.trie._replace(strings=strings)
+    return built, bare._replace(strings=strings, trie=trie)
 
 
 def _write(file: storage.Path | None, arrays: dict[str, np.ndarray]) -> None:

@@ -257,13 +257,14 @@ def _behind(
 ) -> _Behind:
     """Read on behind the strings that end inside tokens, where their callers go on."""
     jump, rank, end = [], [], []
-    for depth, ending in enumerate(insides.ending):
+    for depth in range(len(insides.level) - 1):
+        ranks, ends = insides.endings(depth)
         at = np.flatnonzero(jumps.depth == depth)
-        low, high = (np.searchsorted(ending.rank, x[at]) for x in jumps[1:3])
+        low, high = (np.searchsorted(ranks, x[at]) for x in jumps[1:3])
         source, place = expand(low, high)
         jump.append(at[source])
-        rank.append(ending.rank[place])
-        end.append(ending.end[place])
+        rank.append(ranks[place])
+        end.append(ends[place])
     of = np.concatenate(jump)
     token = vocabulary.order[np.concatenate(rank)]
     rest = rests_.places.rest(token, np.concatenate(end))

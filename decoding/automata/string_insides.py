@@ -13,21 +13,21 @@ from decoding.automata.byte_machine import BODY, DEAD, OVER, STRING, ByteMachine
 from decoding.automata.token_trie import Trie, expand
 
 
-class Ending(NamedTuple):
-    """Tokens in which a string ends, by the depth where it is entered."""
-
-    rank: np.ndarray  # int32[E]: place in the sorted order, ascending
-    end: np.ndarray  # int32[E]: bytes before the string's end
-
-
 class Insides(NamedTuple):
     """What BODY makes of each token from each of its bytes on."""
 
     offset: np.ndarray  # int64[N + 1]: of a token's places, in the sorted order
     whole: np.ndarray  # bool[places]: the string is still open at the token's end
     every: np.ndarray  # bool[N]: `whole` of a token's first place; by token
-    ending: list[Ending]  # by depth
+    level: np.ndarray  # int64[D + 1]: of the endings at a depth
+    rank: np.ndarray  # int32[E]: tokens in which a string ends that was entered there
+    end: np.ndarray  # int32[E]: bytes before the string's end
     cost: int  # bytes that finishing an open string takes, at most
+
+    def endings(self, depth: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the ascending `rank` and the `end` of strings entered at a depth."""
+        at = slice(*self.level[depth : depth + 2])
+        return self.rank[at], self.end[at]
 
     def tokens(self, vocabulary: Trie, ranges: np.ndarray) -> np.ndarray:
         """Return the tokens bool[N] that end inside strings which they enter.
@@ -75,11 +75,12 @@ def read(machine: ByteMachine, vocabulary: Trie) -> Insides:
         live = ~over & ~is_last & (state != DEAD)
         place, at, state = place[live], at[live], state[live]
     depth = np.arange(len(flat)) - offset[rank]
-    by_depth = []
-    for level in range(int(depth.max(initial=-1)) + 1):
-        places = np.flatnonzero((depth == level) & (end >= 0))
-        ends = end[places] - offset[rank[places]]
-        by_depth.append(Ending(rank[places].astype(np.int32), ends.astype(np.int32)))
+    place = np.flatnonzero(end >= 0)
+    place = place[np.argsort(depth[place], kind="stable")]
+    level = np.searchsorted(depth[place], np.arange(depth.max(initial=-1) + 2))
+    rank = rank[place]
+    end = (end[place] - offset[rank]).astype(np.int32)
     every, is_some = np.zeros(len(ranked), bool), lengths > 0
     every[vocabulary.order[is_some]] = whole[offset[:-1][is_some]]
-    return Insides(offset, whole, every, by_depth, int(machine.cost[:STRING].max()))
+    cost = int(machine.cost[:STRING].max())
+    return Insides(offset, whole, every, level, rank.astype(np.int32), end, cost)

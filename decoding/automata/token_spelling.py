@@ -25,7 +25,9 @@ class Speller:
                 there is none: the longest token that fits, again and again.
         """
         self.tokens, self.spell = tokens, spell
-        self._ids = {t: i for i, t in reversed(list(enumerate(tokens))) if t}
+        # The first of equal tokens comes last, and stays.
+        self._ids = dict(zip(reversed(tokens), range(len(tokens) - 1, -1, -1)))
+        self._ids.pop(b"", None)
         self._longest = max(map(len, self._ids), default=0)
 
     def __call__(self, text: bytes) -> tuple[list[int], bytes]:

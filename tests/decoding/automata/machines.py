@@ -91,21 +91,21 @@ def even_and_odd() -> ByteMachine:
 
 
 VOCABULARY = arena.Vocabulary(TOKENS, VOCAB, EOS)
+TRIE = token_trie.trie(TOKENS)
 
 
 def lifted(built: ByteMachine) -> tuple[arena.Strings, lift.Lifted]:
     """Lift a machine, and STRING with its rests."""
     _, follow = rests.following(built)
     every = np.flatnonzero(built.ends < 0).astype(np.int32)
-    vocabulary = VOCABULARY.trie
-    walk = token_trie.Walk(built, vocabulary, every, follow)
-    endings = rests.collect(built, vocabulary, walk)
+    walk = token_trie.Walk(built, TRIE, every, follow)
+    endings = rests.collect(built, TRIE, walk)
     parts = []
     for begin in (every[every < STRING], rests.origins(built)):
-        walk = token_trie.Walk(built, vocabulary, begin, follow)
-        parts.append(lift.lift(built, vocabulary, VOCAB, endings, begin, walk))
+        walk = token_trie.Walk(built, TRIE, begin, follow)
+        parts.append(lift.lift(built, TRIE, VOCAB, endings, begin, walk))
         if len(parts) == 1:
-            width = lift.widths(vocabulary, VOCAB, begin, walk)
+            width = lift.widths(TRIE, VOCAB, begin, walk)
     return arena.Strings(parts[0], width), parts[1]
 
 

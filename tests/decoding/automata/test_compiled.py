@@ -35,11 +35,15 @@ def test_kept_on_disk(tmp_path, monkeypatch):
     grammar = compiled.parse(SCHEMA)
     first = compiler().lifted(grammar)
     files = sorted(tmp_path.rglob("grammars/*.npz"))
-    assert len(files) == 2  # strings, and the schema
+    assert len(files) == 4  # the trie, strings, their insides, and the schema
     with monkeypatch.context() as patch:
-        patch.setattr(compiled.Compiler, "_compile", None)
         patch.setattr(compiled.json_schema, "compile_schema", None)
+        patch.setattr(compiled.token_trie, "trie", None)
         again = compiler()
+        for a, b in zip(again._insides, compiler()._insides):
+            assert np.array_equal(a, b)
+        assert again.trie.strings == TOKENS
+        patch.setattr(compiled.Compiler, "_compile", None)
         for a, b in zip(again.lifted(grammar), first):
             if isinstance(b, np.ndarray):
                 assert np.array_equal(a, b)

@@ -11,8 +11,8 @@ from tests.decoding.automata.machines import TOKENS
 def collected(built):
     every = np.flatnonzero(built.ends < 0).astype(np.int32)
     follow = rests.following(built)[1]
-    walk = token_trie.Walk(built, machines.VOCABULARY.trie, every, follow)
-    return rests.collect(built, machines.VOCABULARY.trie, walk)
+    walk = token_trie.Walk(built, machines.TRIE, every, follow)
+    return rests.collect(built, machines.TRIE, walk)
 
 
 def test_rests_are_what_callers_go_on_with():

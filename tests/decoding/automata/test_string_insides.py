@@ -7,7 +7,7 @@ from decoding.automata.byte_machine import BODY, DEAD, OVER
 from tests.decoding.automata import machines
 from tests.decoding.automata.machines import TOKENS, VOCAB
 
-TRIE = machines.VOCABULARY.trie
+TRIE = machines.TRIE
 
 
 def test_insides_are_runs_of_bytes():
@@ -24,9 +24,8 @@ def test_insides_are_runs_of_bytes():
                     break
             is_whole = state not in (DEAD, OVER)
             assert insides.whole[insides.offset[rank] + depth] == is_whole
-            ending = insides.ending[depth]
-            at = np.flatnonzero(ending.rank == rank)
-            assert ending.end[at].tolist() == ([end] if end >= 0 else [])
+            ranks, ends = insides.endings(depth)
+            assert ends[ranks == rank].tolist() == ([end] if end >= 0 else [])
 
 
 def test_fault_tokens_of_ranges():
@@ -95,5 +94,5 @@ def test_fault_jumps_equal_walks():
 
     walked = contents(lifted(False))
     assert contents(lifted(True)) == walked
-    none = [string_insides.Ending(e.rank[:0], e.end[:0]) for e in insides.ending]
-    assert contents(lifted(True, insides._replace(ending=none))) != walked
+    none = insides._replace(level=np.zeros_like(insides.level))
+    assert contents(lifted(True, none)) != walked

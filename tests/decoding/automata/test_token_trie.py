@@ -48,7 +48,7 @@ def whole(built, states, walk):
     """The pairs of state and token that a walk reads whole."""
     ends, pairs = walk.ends(), set()
     for origin, node in zip(ends.origin.tolist(), ends.node.tolist()):
-        tokens = strings_at(machines.VOCABULARY.trie, node)
+        tokens = strings_at(machines.TRIE, node)
         pairs |= {(int(states[origin]), token) for token in tokens}
     return pairs
 
@@ -56,7 +56,7 @@ def whole(built, states, walk):
 def test_walk_reads_what_bytes_read():
     built = machines.even_and_odd()
     states, follow = rests.origins(built), rests.following(built)[1]
-    walk = token_trie.Walk(built, machines.VOCABULARY.trie, states, follow)
+    walk = token_trie.Walk(built, machines.TRIE, states, follow)
     wanted = set()
     for state in states.tolist():
         for token in filter(None, TOKENS):
@@ -68,7 +68,7 @@ def test_walk_reads_what_bytes_read():
     assert whole(built, states, walk) == wanted
     # Planted: a byte is read from the wrong state.
     moved = built._replace(moves=np.roll(built.moves, 1, 0))
-    walk = token_trie.Walk(moved, machines.VOCABULARY.trie, states, follow)
+    walk = token_trie.Walk(moved, machines.TRIE, states, follow)
     assert whole(moved, states, walk) != wanted
 
 
@@ -82,7 +82,7 @@ def test_a_walk_is_bounded():
     """Planted: with a bound that is not kept, the walk would read on."""
     built = machines.even_and_odd()
     states, follow = rests.origins(built), rests.following(built)[1]
-    about = (built, machines.VOCABULARY.trie, states, follow, False)
+    about = (built, machines.TRIE, states, follow, False)
     with pytest.raises(ConstraintError, match=r"more than 2 steps.*engine='host'"):
         token_trie.Walk(*about, 2)
     assert len(token_trie.Walk(*about, 10_000).ends().node)

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import random
+import re
 
 import jax
 import jax.numpy as jnp
@@ -74,7 +75,9 @@ def test_every_text_is_a_whole_one(together):
 def test_random_texts_are_instances():
     """10,048 texts of a uniform model over `tiny`'s tokens, judged from outside.
 
-    Planted: texts of other schemas of the list are not all instances.
+    The judge reads numbers as floats: of 650...816.1, it says, 1 is a divisor. Texts
+    with numbers of more digits than a float has are not judged; they are few. Planted:
+    texts of other schemas of the list are not all instances.
     """
     tiny, rng = models.load("tiny"), random.Random(0)
     table = jnp.zeros_like(constant.params(tiny.model)["table"])
@@ -87,7 +90,8 @@ def test_random_texts_are_instances():
         with contextlib.suppress(ConstraintError):
             compiled.machine(compiled.parse({"json_schema": schema}))
             schemas.append(schema)
-    right = others = 0
+    judges = [jsonschema.Draft202012Validator(schema) for schema in schemas]
+    judged = others = 0
     for seed in range(157):
         out = decoding.generate(
             *(uniform, [[1]] * len(schemas)),
@@ -99,11 +103,13 @@ def test_random_texts_are_instances():
             width="paper",
         )
         values = [json.loads(text) for text in out.texts]
-        judges = [jsonschema.Draft202012Validator(schema) for schema in schemas]
-        right += sum(judge.is_valid(v) for judge, v in zip(judges, values))
+        for judge, value, text in zip(judges, values, out.texts):
+            if not re.search(r"[\d.]{16}", text):
+                judged += 1
+                assert judge.is_valid(value), (judge.schema, text)
         others += sum(judge.is_valid(v) for judge, v in zip(judges, values[1:]))
-    assert right == 64 * 157
-    assert others < 0.9 * right
+    assert judged > 0.95 * len(schemas) * 157
+    assert others < 0.9 * judged
 
 
 def test_rows_equal_calls_alone(together):
