@@ -256,8 +256,9 @@ def _behind(
     insides: Insides,
 ) -> _Behind:
     """Read on behind the strings that end inside tokens, where their callers go on."""
-    jump, rank, end = [], [], []
-    for depth in range(len(insides.level) - 1):
+    none = np.zeros(0, np.int64)
+    jump, rank, end = [none], [none], [none]
+    for depth in np.unique(jumps.depth).tolist():
         ranks, ends = insides.endings(depth)
         at = np.flatnonzero(jumps.depth == depth)
         low, high = (np.searchsorted(ranks, x[at]) for x in jumps[1:3])

@@ -127,19 +127,22 @@ class Jumps(NamedTuple):
     caller: np.ndarray  # int32[E]: the calling state
 
 
-class _Frontier(NamedTuple):
-    origin: np.ndarray
-    state: np.ndarray
-    node: np.ndarray
-    chars: np.ndarray
-    height: np.ndarray
-    peak: np.ndarray  # the greatest height so far
-    top: np.ndarray  # index of the last call
+class _Frontier:
+    """Items int32[n, 8]: rows of 32 bytes, which are what NumPy copies fastest."""
+
+    def __init__(self, rows: np.ndarray) -> None:
+        # `peak`: the greatest height so far. `top`: index of the last call.
+        self.rows = rows
+        self.origin, self.state, self.node, self.chars = rows.T[:4]
+        self.height, self.peak, self.top = rows.T[4:7]
+
+    def __len__(self) -> int:
+        return len(self.rows)
 
     def take(self, at: np.ndarray) -> "_Frontier":
-        """Return the items at indices, or where a bool array holds."""
-        index = np.flatnonzero(at) if at.dtype == bool else at
-        return _Frontier(*(leaf.take(index) for leaf in self))
+        """Copy the items at indices, or where a bool array holds."""
+        index = at.nonzero()[0] if at.dtype == bool else at
+        return _Frontier(self.rows.take(index, 0))
 
 
 class _Calls:
@@ -193,19 +196,17 @@ class Walk:
         self.stays: list[Ends] = []
         self.pops: list[Returns] = []
         self.jumped: list[Jumps] = []
-        here = np.arange(len(origins), dtype=np.int32)
-        zero = np.zeros_like(here)
-        states = origins.astype(np.int32)
-        items = _Frontier(here, states, zero, zero, zero, zero, zero)
+        items = _Frontier(np.zeros((len(origins), 8), np.int32))
+        items.origin[:], items.state[:] = np.arange(len(origins)), origins
         # An empty string that a state reads: nothing for a value that is over there.
         over = machine.ends[items.state]
         self._ended(items.take(over >= 0), over[over >= 0], 0)
         items = items.take(over < 0)
         self._record(items)
         depth, steps = 0, 0
-        while len(items.origin):
+        while len(items):
             items = self._step(items, depth)
-            steps += len(items.origin)
+            steps += len(items)
             if most and steps > most:
                 raise ConstraintError(
                     f"reading the vocabulary from its {len(origins)} states takes more "
@@ -228,21 +229,28 @@ class Walk:
         to = machine.moves[items.state[source], strings.byte[child]]
         live = to != DEAD
         source, child, to = source[live], child[live], to[live]
-        todo = items.take(source)._replace(node=child.astype(np.int32))
+        todo = items.take(source)
+        todo.node[:] = child
         ready: list[_Frontier] = []
-        while len(todo.origin):
+        while len(todo):
             kind = to & byte_machine.KINDS
             step, call, pop = kind == 0, kind == CALL, kind == POP
-            ready.append(self._moved(todo.take(step), to[step], depth))
-            called = self._called(todo.take(call), to[call] - CALL, depth)
-            popped = todo.take(pop)
-            label, none = to[pop] - POP, popped.height == 0
-            self._returned(popped.take(none), label[none], depth)
-            back = self._popped(popped.take(~none), label[~none])
-            todo = _joined([called, back])
+            if step.any():
+                ready.append(self._moved(todo.take(step), to[step], depth))
+            later = []
+            if call.any():
+                later.append(self._called(todo.take(call), to[call] - CALL, depth))
+            if pop.any():
+                popped = todo.take(pop)
+                label, none = to[pop] - POP, popped.height == 0
+                self._returned(popped.take(none), label[none], depth)
+                later.append(self._popped(popped.take(~none), label[~none]))
+            if not later:
+                break
+            todo = _joined(later)
             to = machine.moves[todo.state, strings.byte[todo.node]]
             todo, to = todo.take(to != DEAD), to[to != DEAD]
-        return _joined(ready) if ready else todo
+        return _joined(ready) if ready else todo.take(np.zeros(0, np.int64))
 
     def _called(self, items: _Frontier, callee: np.ndarray, depth: int) -> _Frontier:
         if self.is_jumping:
@@ -251,18 +259,16 @@ class Walk:
             at = items.take(jumps)
             low, high = self.strings.low[at.node], self.strings.high[at.node]
             depths = np.full(len(low), depth, np.int32)
-            self.jumped.append(Jumps(at.origin, low, high, depths, at.state))
+            origin, caller = at.origin.copy(), at.state.copy()
+            self.jumped.append(Jumps(origin, low, high, depths, caller))
             items, callee = items.take(~jumps), callee[~jumps]
         room = items.height < MOST_PUSHES
         items, callee = items.take(room), callee[room]
-        height = items.height + 1
-        return items._replace(
-            state=callee.astype(np.int32),
-            chars=np.zeros_like(items.chars),
-            height=height,
-            peak=np.maximum(items.peak, height),
-            top=self.calls.push(items.state, items.top, items.height),
-        )
+        items.top[:] = self.calls.push(items.state, items.top, items.height)
+        items.state[:], items.chars[:] = callee, 0
+        items.height += 1
+        np.maximum(items.peak, items.height, out=items.peak)
+        return items
 
     def _popped(self, items: _Frontier, label: np.ndarray) -> _Frontier:
         caller = self.calls.caller[items.top]
@@ -270,26 +276,27 @@ class Walk:
         span = self.machine.span[caller]
         in_span = (span[:, 0] <= items.chars) & (items.chars <= span[:, 1])
         live = (state != DEAD) & (in_span | (items.state >= STRING))
-        below = self.calls.below[items.top]
-        after = items._replace(state=state, height=items.height - 1, top=below)
-        return after.take(live)
+        items.state[:], items.top[:] = state, self.calls.below[items.top]
+        items.height -= 1
+        return items.take(live)
 
     def _moved(self, items: _Frontier, to: np.ndarray, depth: int) -> _Frontier:
         """Go to states `to` behind a byte, and return from values that are over."""
         counted = (items.state == BODY) & (to != OVER)
-        chars = items.chars + counted
-        items = items._replace(state=to, chars=chars)
+        items.state[:] = to
         if counted.any():
+            items.chars += counted
             most = self.machine.span[self.calls.caller[items.top], 1]
-            items = items.take(~counted | (items.height == 0) | (chars <= most))
+            items = items.take(~counted | (items.height == 0) | (items.chars <= most))
         ready = []
         while True:
             over = self.machine.ends[items.state]
-            if (over < 0).all():
+            is_over = over >= 0
+            if not is_over.any():
                 ready.append(items)
                 return _joined(ready)
-            ready.append(items.take(over < 0))
-            items, over = items.take(over >= 0), over[over >= 0]
+            ready.append(items.take(~is_over))
+            items, over = items.take(is_over), over[is_over]
             none = items.height == 0
             self._ended(items.take(none), over[none], depth + 1)
             items = self._popped(items.take(~none), over[~none])
@@ -304,7 +311,8 @@ class Walk:
         cost = cost + np.where(inside, np.maximum(low - items.chars, 0), 0)
         cost = cost + self.calls.cost[items.top]
         rise = np.maximum(rise, self.calls.rise[items.top])
-        self.stays.append(Ends(items.origin, items.node, items.chars, rise, cost))
+        origin, node, chars = items.origin.copy(), items.node.copy(), items.chars.copy()
+        self.stays.append(Ends(origin, node, chars, rise, cost))
 
     def _ended(self, items: _Frontier, label: np.ndarray, depth: int) -> None:
         """Record values that are over behind the byte of `items`."""
@@ -315,16 +323,17 @@ class Walk:
         at = items.take(whole)
         self.pops.append(
             Returns(
-                at.origin,
+                at.origin.copy(),
                 low[whole],
                 (low + here)[whole],
-                np.full(len(at.origin), depth, np.int32),
+                np.full(len(at), depth, np.int32),
                 label[whole].astype(np.int32),
-                at.chars,
+                at.chars.copy(),
             )
         )
         source, child = self._children(items.node)
-        below = items.take(source)._replace(node=child.astype(np.int32))
+        below = items.take(source)
+        below.node[:] = child
         self._returned(below, label[source], depth)
 
     def _returned(self, items: _Frontier, label: np.ndarray, depth: int) -> None:
@@ -333,12 +342,12 @@ class Walk:
         items, label = items.take(live), label[live]
         self.pops.append(
             Returns(
-                items.origin,
+                items.origin.copy(),
                 self.strings.low[items.node],
                 self.strings.high[items.node],
                 np.full(len(label), depth, np.int32),
                 label.astype(np.int32),
-                items.chars,
+                items.chars.copy(),
             )
         )
 
@@ -371,7 +380,9 @@ def _worst(values: np.ndarray, back: np.ndarray) -> np.ndarray:
 
 
 def _joined(parts: list[_Frontier]) -> _Frontier:
-    return _Frontier(*(np.concatenate(leaves) for leaves in zip(*parts)))
+    if len(parts) == 1:
+        return parts[0]
+    return _Frontier(np.concatenate([part.rows for part in parts]))
 
 
 def expand(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
