@@ -29,6 +29,7 @@ def get_config() -> ml_collections.ConfigDict:
     c.prompt_tokens = 700  # of a prompt at most
     c.max_new_tokens = 192  # of a text at most
     c.rows = 8  # prompts at once, each with its schema
+    c.width = 8  # nodes of a row that the target verifies at once, at most
     c.methods = ("token_recycling", "tiny_eagle3")  # beside plain decoding
     c.trained = {"tiny_eagle3": "tiny-eagle3"}  # folders of heads, by method
     c.whitespaces = ("compact", "flexible")  # between JSON's tokens

@@ -126,11 +126,12 @@ def written(
         method,
         max_new_tokens=config.max_new_tokens,
         drafts=drafts,
-        width="paper",
+        width=config.width,
         **fields,
     )
-    decode()  # compiles
     out = decode()
+    if out.stats.compile_seconds:
+        out = decode()
     texts = out.texts or []
     scores = [jsonschemabench.score(t, p.schema) for t, p in zip(texts, problems)]
     return {
@@ -194,8 +195,8 @@ def _coverage(
         "notes": [
             f"{len(taken)} schemas of {', '.join(config.subsets)}; {too_long} drawn "
             f"ones were left out, whose prompts have over {config.prompt_tokens} "
-            f"tokens. Greedy, at most {config.max_new_tokens} new tokens. Judged by "
-            "python-jsonschema.",
+            f"tokens. Greedy, at most {config.max_new_tokens} new tokens, in blocks of "
+            f"{config.width} nodes a row at most. Judged by python-jsonschema.",
             f"Refused: {len(refused)}. {'; '.join(x[:160] for x in refused[:6])}",
         ],
     }

@@ -28,7 +28,7 @@ def config(tmp_path):
     write(tmp_path, "schemas_Easy", rows)
     fields = {"data": str(tmp_path), "subsets": ("Easy",), "seed": 0, "schemas": 4}
     fields |= {"prompt_tokens": 200, "max_new_tokens": 32, "rows": 3, "methods": ()}
-    fields |= {"trained": {}, "whitespaces": ("compact",), "model": "tiny"}
+    fields |= {"trained": {}, "whitespaces": ("compact",), "model": "tiny", "width": 8}
     return ml_collections.ConfigDict(fields)
 
 
