@@ -270,9 +270,26 @@ class Engine:
         key = (name, structure, shapes)
         if key not in self._compiled:
             begun = time.perf_counter()
+            self._make_room()
             self._compiled[key] = self.lower(name, function, donate, *arguments)
             self.compile_seconds += time.perf_counter() - begun
         return self._compiled[key](*arguments)
+
+    def _make_room(self) -> None:
+        """Let programs go if the process holds more than `MOST` memory mappings.
+
+        A program on CPU holds some thousand. Of the other engines the half goes that
+        was asked for longest ago; where there is none, the older half of the own
+        functions.
+        """
+        if mappings() <= MOST:
+            return
+        others = [key for key, engine in _ENGINES.items() if engine is not self]
+        for key in others[: (len(others) + 1) // 2]:
+            del _ENGINES[key]
+        if not others:
+            for shapes in list(self._compiled)[: (len(self._compiled) + 1) // 2]:
+                del self._compiled[shapes]
 
     def text(self, name: str) -> str:
         """Return the compiled function `name` that ran last, in XLA's notation."""
@@ -321,17 +338,8 @@ def _demanded(x: Any, ordered: bool) -> tuple:
 
 
 def engine(parts: compose.Composition) -> Engine:
-    """Return the engine of a composition; compositions that differ in numbers share it.
-
-    If the process holds more than `MOST` memory mappings (some thousand per program on
-    CPU), the least recently used half of the engines is dropped.
-    """
-    entry = _ENGINES.pop(parts.key, None)
-    if entry is None:
-        if mappings() > MOST:
-            for key in list(_ENGINES)[: (len(_ENGINES) + 1) // 2]:
-                del _ENGINES[key]
-        entry = Engine(parts.program)
+    """Return the engine of a composition; those that differ in numbers share it."""
+    entry = _ENGINES.pop(parts.key, None) or Engine(parts.program)
     _ENGINES[parts.key] = entry
     return entry
 

@@ -73,15 +73,28 @@ def test_fault_a_stop_string_sought_within_one_token(monkeypatch):
 
 
 def test_programs_are_let_go_before_there_are_too_many(monkeypatch):
-    """Of five compositions, where mappings run out, the three asked for last stay."""
+    """Of five compositions, where mappings run out, the three asked for last stay; of
+    one, the later half of its functions and the one that is compiled then.
+
+    Planted: as long as there is room, none is let go.
+    """
     monkeypatch.setattr(engines, "_ENGINES", {})
-    parts = [types.SimpleNamespace(key=i, program=None) for i in range(5)]
-    made = [engines.engine(one) for one in parts[:4]]
+    program = types.SimpleNamespace(model=types.SimpleNamespace(plan=None))
+    parts = [types.SimpleNamespace(key=i, program=program) for i in range(5)]
+    made = [engines.engine(one) for one in parts]
     assert engines.engine(parts[0]) is made[0]  # the latest now
+
+    def call(width: int) -> list[int]:
+        """The widths whose functions are there, after a call with one."""
+        made[0]._call("add", lambda _, x: x + 1, (), np.zeros(width))
+        return [shapes[0][0][0] for _, _, shapes in made[0]._compiled]
+
+    assert call(1) == [1] and len(engines._ENGINES) == 5
     monkeypatch.setattr(engines, "mappings", lambda: engines.MOST + 1)
-    engines.engine(parts[4])
-    assert list(engines._ENGINES) == [3, 0, 4]
-    assert engines.engine(parts[3]) is made[3]  # there: nothing more is let go
+    assert call(1) == [1] and len(engines._ENGINES) == 5
+    assert call(2) == [1, 2] and list(engines._ENGINES) == [3, 4, 0]
+    monkeypatch.setattr(engines, "_ENGINES", {0: made[0]})
+    assert call(3) == [2, 3] and call(4) == [3, 4]
 
 
 @pytest.mark.parametrize(
