@@ -70,6 +70,17 @@ def count(text: str) -> Count:
     return _Walk(bundles).count()
 
 
+def copies(bundle: Bundle) -> Count:
+    """Count the copies of one bundle; sizes that are no constants are unknown."""
+    total = Count()
+    for operation in bundle.operations():
+        copy, size = _COPY.match(operation), _SIZE.search(operation)
+        if copy and "hbm" in (copy[1], copy[2]):
+            granules = int(size[1]) if size and size[1].isdigit() else 0
+            total += Count(0, 1, GRANULE * granules, int(granules == 0))
+    return total
+
+
 def signed(value: int) -> int:
     """Return a value as a signed number of 32 bits; addresses stay."""
     if buffer(value):
@@ -228,7 +239,9 @@ class _Walk:
             value = None if unknown else _OPERATIONS[step.kind](*values)
         else:
             value = self._value(step.operands[0]) if step.operands else None
-        self.values[step.name] = signed(value) if is_known and value is not None else None
+        self.values[step.name] = (
+            signed(value) if is_known and value is not None else None
+        )
         self.times[step.name] = self.clock
 
     def _value(self, operand: Any) -> int | None:

@@ -129,7 +129,9 @@ def final_programs(
     """
     given = [json.dumps(shape.written()) for shape in shapes]
     with compiler_dumps.folder() as folder:
-        done = compiler_dumps.compile_in(folder, "kernels.bundles", kernel, chip, *given)
+        done = compiler_dumps.compile_in(
+            folder, "kernels.bundles", kernel, chip, *given
+        )
         # Names begin with the time of the compilation, in nanoseconds.
         files = sorted(folder.glob(f"*{kernel}*-final_bundles.txt"))
         texts = [path.read_text(errors="replace") for path in files]
