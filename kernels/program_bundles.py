@@ -2,12 +2,12 @@
 
 The compiler writes the bundles of each operation of the schedule, and of the program
 that calls one after the other. `bundle_walk` counts an operation, with the turns of its
-loops. How often an operation runs follows from the program's while loops: XLA's text has
-the constant that a counter is compared with. A loop without one runs as often as the
-data say; its turns are counted apart.
+loops. How often an operation runs follows from the program's while loops: XLA's text
+has the constant that a counter is compared with. A loop without one runs as often as
+the data say; its turns are counted apart.
 
 A core issues a bundle a cycle, so bundles and copied bytes bound the time from below.
-What no count has: a bundle that waits for a copy or for an earlier result. Nothing runs.
+No count has the waits of a bundle, for a copy or for an earlier result. Nothing runs.
 Needs the extra `tpu`.
 """
 
@@ -18,7 +18,7 @@ import pickle
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from kernels import aot, bundle_text, bundle_walk, chips, compiler_dumps, hlo
@@ -50,8 +50,8 @@ class Operation:
 class Part:
     """What runs as often as the program does, or a turn of a loop does."""
 
-    count: Count = Count()
-    operations: tuple[Operation, ...] = ()  # the most bundles first
+    count: Count
+    operations: tuple[Operation, ...]  # the most bundles first
 
     @property
     def runs(self) -> int:
@@ -69,7 +69,7 @@ class Program:
     """The bundles of a compiled program."""
 
     once: Part
-    turn: Part = field(default_factory=Part)  # of loops that run as the data say
+    turn: Part  # of loops that run as the data say
 
     def seconds(self, chip: str, turns: int = 1) -> float:
         """Return a lower bound of the time with so many turns; 0: an unknown clock."""
@@ -101,8 +101,8 @@ def compiled(chip: str, function: Callable, *shapes: Any) -> Program:
         texts = final_programs(folder)
         if done.returncode or CALLER not in texts:
             raise BundlesError(
-                f"{chip}: {len(texts)} dumps of final bundles, or none of {CALLER} (exit "
-                f"code {done.returncode}). Needs a libtpu that knows "
+                f"{chip}: {len(texts)} dumps of final bundles, or none of {CALLER} "
+                f"(exit code {done.returncode}). Needs a libtpu that knows "
                 f"{' '.join((*compiler_dumps.FLAGS, *FLAGS))}. {done.stderr[-2000:]}"
             )
         return assembled(texts, written.read_text())
@@ -178,7 +178,7 @@ def _runs(
 
 
 def _loops(bundles: list[Bundle]) -> list[tuple[int, int]]:
-    """Return the stretch [begin, end) of each loop, with the slots behind its branch."""
+    """Return the stretch [begin, end) of each loop; its branch's slots are in it."""
     stretches = []
     for begin, bundle in enumerate(bundles):
         if bundle.label == "LB":

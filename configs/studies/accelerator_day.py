@@ -6,8 +6,8 @@ On a Hopper GPU or a TPU host: every kernel beside its reference; tree attention
 and pages), passes over logits and stretches of the XLA form as shares of a copy's
 bandwidth, with calls chained in one program; masks of a grammar; plain steps and rounds
 with trees of 1B and 8B shapes; rows that share a prefix; the MFU of a 1B model's
-training. Elsewhere the same stages run on small shapes, as a rehearsal. A piece that fails tells why and the
-others go on; the same command resumes after a kill.
+training. Elsewhere the same stages run on small shapes, as a rehearsal. A piece that
+fails tells why and the others go on; the same command resumes after a kill.
 
 Hardware: one H100 or H200, or a TPU of 32 GiB; under ten minutes. Three minutes of two
 CPU cores for the rehearsal.
@@ -68,9 +68,9 @@ def chip() -> ml_collections.ConfigDict:
     }
     # Masks of a JSON schema.
     day.masks = {
-        # Tokens, and how many of them end a string; 0: those of `tiny`. Of 114,989
-        # trained on texts about 230 do, of a vocabulary with code about 1,100.
-        "vocabularies": ((0, 0), (vocab, 256), (vocab, 1107)),
+        # Tokens, and how many of them end a string; 0: those of `tiny`. Of 114,989 that
+        # were trained on text about 230 do; with more code in it about 1,000.
+        "vocabularies": ((0, 0), (vocab, 230), (vocab, 1000)),
         "nodes": (1, 64),  # at once
         "batches": 8,  # of nodes, in turn
         "calls": 64,  # of a program

@@ -6,10 +6,10 @@ Needs the extra `tpu` (libtpu): the real TPU compiler, on any machine. One layer
 attention at the shapes of Llama 3 8B and 70B in bfloat16, with the write of the block's
 keys before it. Three tables count the instruction bundles of a grid step beside the
 cycles of its copy: of rows' caches, of pages of each KV head, and of column sums. One
-more counts the bundles of whole programs: the masks of a grammar. Every piece is stored:
-the same command resumes after a kill.
+more counts the bundles of whole programs: the masks of a grammar. Every piece is
+stored: the same command resumes after a kill.
 
-Hardware: any; 270 compilations of one to four seconds on two free cores, and twelve of
+Hardware: any; 270 compilations of one to four seconds on two free cores, and sixteen of
 the masks' programs, of up to a minute. The last table times the machine that runs it;
 on a CPU, XLA alone.
 Expected: every configuration compiles within its chip's vector memory, in one pass over
@@ -48,11 +48,11 @@ def get_config() -> ml_collections.ConfigDict:
         "queries": (32, 128),
         "size": 8192,
     }
-    # Of the masks of a JSON schema, over `vocabularies` of a size (0: of `tiny`) and how
-    # many of its tokens end a string.
+    # Of the masks of a JSON schema, over `vocabularies`: their size (0: that of `tiny`)
+    # and how many of their tokens end a string.
     config.masks = {
         "chips": ("v5e",),
-        "vocabularies": ((0, 0), (128256, 256), (128256, 1107)),
+        "vocabularies": ((0, 0), (128256, 230), (128256, 1000), (128256, 1100)),
         "nodes": (1, 64),
     }
     # Times on this machine: one layer of the first model, batch 1, `repeats` calls.

@@ -16,6 +16,7 @@ HEADS = (
     "V",
     "ends",
     "read",
+    "pairs",
     "N",
     "operations",
     "bundles",
@@ -30,14 +31,14 @@ HEADS = (
 )
 NOTE = """\
 Of one program that makes the masks of N nodes, by the compiler's final program; `ends`
-tokens end the value of one state, and the program reads as many as `read`. Loops count
-by their turns, but the walk over the stack turns as often as the deepest node needs: `a
-turn` is one. Copies are from and to HBM. The least time is that of the bundles, one a
-cycle, or of the copies at the chip's bandwidth, with one turn. It has no wait: not for
-copies (an operation that reads HBM waits for them), and not for earlier results.
-`estimate`: cycles of the compiler's cost model for the operations that it covers, which
-are neither gathers nor scatters, in the program with one turn; about 1,800 cycles of
-each are no bundles, whatever it does. Nothing ran: which of the two is nearer is not
+tokens end the value of one state. A mask reads `read` such tokens and `pairs` rests
+behind the value: padded lengths. Loops count by their turns. The walk over the stack
+turns as often as the deepest node needs: `a turn` is one, beside the rest. Copies are
+from and to HBM. The least time is that of the bundles, one a cycle, or of the copies at
+the chip's bandwidth, with one turn; it has no waits, neither for copies nor for earlier
+results. `estimate`: cycles in the compiler's cost model of the operations that it
+covers, gathers and scatters left out, with one turn; for a small operation it has about
+1,800 cycles, whatever that does. Nothing ran: how long these programs wait is not
 known."""
 
 
@@ -66,6 +67,7 @@ def count_masks(chip: str, config: Any) -> list[dict[str, Any]]:
                 "vocab": case.size,
                 "ends": case.ends,
                 "read": case.tables.returns_room,
+                "pairs": case.tables.pairs_room,
                 "nodes": nodes,
             }
             rows.append(about | counted(chip, program, sums))
@@ -114,7 +116,7 @@ def markdown(report: dict[str, Any]) -> list[str]:
     cells = [
         [
             row["chip"],
-            *(f"{row[x]:,}" for x in ("vocab", "ends", "read", "nodes")),
+            *(f"{row[x]:,}" for x in ("vocab", "ends", "read", "pairs", "nodes")),
             *(f"{row[x]:,}" for x in ("operations", "bundles", "scatters", "gathers")),
             *(f"{row[x]:,}" for x in ("turn_operations", "turn_bundles")),
             f"{row['copied'] / 2**20:,.2f}",

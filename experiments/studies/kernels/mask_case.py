@@ -6,7 +6,7 @@ lengths alone: of the vocabulary, and of the lists of tokens that end a string.
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -45,20 +45,22 @@ TEXT = json.dumps(
         "address": {"street": "1600 Wilson Boulevard", "city": "Arlington"},
     }
 )
-MARKS = [
-    b'{"',
-    b'": ',
-    b'": "',
-    b'":',
-    b'", "',
-    b'",',
-    b'"}',
-    b'"]',
-    b'["',
-    b"},",
-    b"],",
+MARKS = (b'{"', b'": ', b'": "', b'":', b'", "', b'",', b'"}', b'"]', b'["', b"},")
+SPACES = (b"", b" ", b"  ", b"\n", b"\n  ", b"\n    ", b"\n\t", b"\t")
+VALUES = (b"", b'"', b"{", b"[", b"1", b"t", b"f", b"n")
+CLOSERS = (b"}", b"]", b"}}", b"]}", b"}]", b"]]")
+# What JSON goes on with behind a string: as many as trained vocabularies have.
+RESTS = [
+    b"",
+    *(
+        mark + space + value
+        for mark in (b",", b":")
+        for space in SPACES
+        for value in VALUES
+    ),
+    *(closer + space for closer in CLOSERS for space in SPACES),
+    *(closer + b"," + space for closer in CLOSERS for space in SPACES),
 ]
-RESTS = [b"", b",", b":", b"}", b"]", b", ", b': "', b'", "', b"},", b"],"]
 LETTERS, WORD, STRIDE = 26, 5, 7919  # the stride has no factor of 26: no word twice
 
 
@@ -102,7 +104,7 @@ def case(size: int, endings: int, model: str = "tiny") -> Case:
     if size:
         tokens, eos = vocabulary(size, endings), (size - 1,)
     else:
-        lm = models.load(model)
+        lm: Any = models.load(model)
         tokens, eos = list(lm.tokenizer.token_bytes()), tuple(lm.model.config.eos)
     compiler = compiled.Compiler(tokens, eos, len(tokens))
     held = arena.Arena(compiler.vocabulary, compiler.strings)

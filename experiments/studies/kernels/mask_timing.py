@@ -1,4 +1,4 @@
-"""Time the masks of a grammar inside one program, beside `logsumexp` over their rows."""
+"""Time the masks of a grammar in one program, beside `logsumexp` over their rows."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -13,8 +13,8 @@ from experiments.studies.kernels.chained_timing import seconds_a_call
 
 NOTE = """\
 A JSON schema of usual size (strings, numbers, an enum, an array, an object in it) over
-V tokens, of which `ends` end the value of one state; the program reads as many as
-`read`. Times are of a node. Of a round: N masks over the round of N nodes, commit
+V tokens, of which `ends` end the value of one state. A mask reads `read` such tokens and
+`pairs` rests behind the value: padded lengths. Times are of a node. Of a round: N masks over the round of N nodes, commit
 included, in its fastest form, where this run has measured one. The bar of 15 µs +
 1.5 × logsumexp is one of CPU threads; for chips no bar is stated."""
 
@@ -48,6 +48,7 @@ def rows(settings: Any, gb_s: float) -> Iterator[dict[str, Any]]:
                 "vocab": case.size,
                 "ends": case.ends,
                 "read": case.tables.returns_room,
+                "pairs": case.tables.pairs_room,
                 "nodes": nodes,
                 "us": 1e6 * spent / nodes,
                 "logsumexp": 1e6 * sums / nodes,
@@ -70,11 +71,19 @@ def markdown(measured: list[dict[str, Any]], pieces: dict[str, Any]) -> str:
         pieces: of the report; `rounds_<model>` have `nodes` and `ms`.
     """
     models = [name for name in pieces if name.startswith("rounds_")]
-    heads = ("V", "ends", "read", "N", "mask, µs", "logsumexp, µs")
+    heads: tuple[str, ...] = (
+        "V",
+        "ends",
+        "read",
+        "pairs",
+        "N",
+        "mask, µs",
+        "logsumexp, µs",
+    )
     heads += tuple(f"of a round of {name.removeprefix('rounds_')}" for name in models)
     cells = [
         [
-            *(f"{row[x]:,}" for x in ("vocab", "ends", "read", "nodes")),
+            *(f"{row[x]:,}" for x in ("vocab", "ends", "read", "pairs", "nodes")),
             *(f"{row[x]:.2f}" for x in ("us", "logsumexp")),
             *(share(row, pieces[name]["rows"]) for name in models),
         ]
