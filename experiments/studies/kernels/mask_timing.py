@@ -13,10 +13,11 @@ from experiments.studies.kernels.chained_timing import seconds_a_call
 
 NOTE = """\
 A JSON schema of usual size (strings, numbers, an enum, an array, an object in it) over
-V tokens, of which `ends` end the value of one state. A mask reads `read` such tokens and
-`pairs` rests behind the value: padded lengths. Times are of a node. Of a round: N masks over the round of N nodes, commit
-included, in its fastest form, where this run has measured one. The bar of 15 µs +
-1.5 × logsumexp is one of CPU threads; for chips no bar is stated."""
+V tokens, of which `ends` end the value of one state. A mask reads `read` such tokens
+and `pairs` rests behind the value: padded lengths. Times are of a node. Of a round: N
+masks over the round of N nodes, commit included, in its fastest form, where this run
+has measured one. The bar of 15 µs + 1.5 × logsumexp is one of CPU threads; for chips
+no bar is stated."""
 
 
 def rows(settings: Any, gb_s: float) -> Iterator[dict[str, Any]]:
