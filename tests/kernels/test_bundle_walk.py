@@ -17,7 +17,7 @@ PIPELINE = """
   0x4   :  {}
   0x5   :  {}
   0x6   :  {}
-  0x7   : > { %2 = dma.hbm_to_vmem [thread:$0]  /*size_in_granules=*/4, /*vmem=*/%s9_s9 }
+  0x7   : > { %2 = dma.hbm_to_vmem [thread:$0]  /*size_in_granules=*/4, /*x=*/%s9_s9 }
   0x8 PF: > { %s3_s1 = sadd.s32 1, %s2_s1 } /* Start/End empty region 6 */
   0x9   : > { %p2_p2 = scmp.ge.s32.totalorder %s3_s1, 4 /* loop exit test */ }
   0xa   :  { %3 = sbr.rel (!%p2_p2) target = $region5 }
