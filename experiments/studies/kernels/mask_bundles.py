@@ -34,12 +34,12 @@ Of one program that makes the masks of N nodes, by the compiler's final program;
 tokens end the value of one state. A mask reads `read` such tokens and `pairs` rests
 behind the value: padded lengths. Loops count by their turns, and a stretch that data
 could skip counts whole. The walk over the stack turns as often as the deepest node
-needs: `a turn` is one, beside the rest. Copies are from and to HBM. The least time is that of the bundles, one a cycle, or of the copies at
-the chip's bandwidth, with one turn; it has no waits, neither for copies nor for earlier
-results. `estimate`: cycles in the compiler's cost model of the operations that it
-covers, gathers and scatters left out, with one turn; for a small operation it has about
-1,800 cycles, whatever that does. Nothing ran: how long these programs wait is not
-known."""
+needs: `a turn` is one, beside the rest. Copies are from and to HBM. The least time is
+that of the bundles, one a cycle, or of the copies at the chip's bandwidth, with one
+turn; it has no waits, neither for copies nor for earlier results. `estimate`: cycles in
+the compiler's cost model of the operations that it covers, gathers and scatters left
+out, with one turn; for a small operation it has about 1,800 cycles, whatever that does.
+Nothing ran: how long these programs wait is not known."""
 
 
 def count_masks(chip: str, config: Any) -> list[dict[str, Any]]:

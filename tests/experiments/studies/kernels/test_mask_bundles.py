@@ -40,7 +40,7 @@ def test_counts_by_hand():
 def test_a_mask_of_one_node():
     """V = 2,048 on v5e: its scatter is a third, and it costs more than the sums.
 
-    Planted: guesses, but for the one of the program's start.
+    Planted: branches by data, but for the one where the program begins.
     """
     pytest.importorskip("libtpu")
     config = recipe.get_config().masks
