@@ -66,10 +66,22 @@ COLUMNS = {
 
 
 MASKS = {
-    **{"chip": "v5e", "vocab": 4096, "ends": 74, "read": 256, "pairs": 256, "nodes": 1},
-    **{"operations": 46, "bundles": 12113, "scatters": 4246, "gathers": 5494},
-    **{"turn_operations": 23, "turn_bundles": 11912, "copied": 2**20, "estimate": 9126},
-    **{"seconds": 16e-6, "logsumexp_seconds": 0.25e-6},
+    "chip": "v5e",
+    "vocab": 4096,
+    "ends": 74,
+    "read": 256,
+    "pairs": 256,
+    "nodes": 1,
+    "operations": 46,
+    "bundles": 12113,
+    "scatters": 4246,
+    "gathers": 5494,
+    "turn_operations": 23,
+    "turn_bundles": 11912,
+    "copied": 2**20,
+    "estimate": 9126,
+    "seconds": 16e-6,
+    "logsumexp_seconds": 0.25e-6,
 }
 
 
