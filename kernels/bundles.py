@@ -11,21 +11,16 @@ import collections
 import dataclasses
 import functools
 import json
-import os
-import pathlib
 import re
-import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from typing import Any
 
-from kernels import aot, block_traffic, chips
+from kernels import aot, block_traffic, bundle_text, chips, compiler_dumps
 from kernels.attention_columns import tiling as over_slots
+from kernels.bundle_text import DELAY_SLOTS, Bundle, BundlesError
 from kernels.tree_attention import tiling
 
-DELAY_SLOTS = 4  # bundles after a branch that run whether or not it is taken
-_BUNDLE = re.compile(r"\s*0x([0-9a-f]+)\s+(\w\w)?\s*:\s*(>*)\s*\{(.*)")
 _SKIP = re.compile(r"sbr\.rel \(!?%p\w+\) target = \$region(\d+)\b")
 # The compiler copies the metadata to other instructions; the call alone counts.
 _SHAPE = re.compile(
@@ -43,23 +38,12 @@ KERNELS: dict[str, tuple[Any, Any]] = {
 }
 
 
-class BundlesError(RuntimeError):
-    """The compiler wrote no final bundles, or in a form that is not understood."""
-
-
 @dataclasses.dataclass(frozen=True)
 class Step:
     """Bundles of a grid step whose block is `whole` (unmasked), or `masked`."""
 
     whole: int
     masked: int
-
-
-@dataclasses.dataclass(frozen=True)
-class _Bundle:
-    label: str
-    depth: int  # of loops; the grid is the first
-    text: str
 
 
 def of_tree_attention(chip: str, shapes: Sequence[tiling.Shape]) -> list[Step]:
@@ -143,35 +127,19 @@ def final_programs(
         shapes: of the calls.
         kernel: a key of `KERNELS`.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        flags = (
-            f"--xla_jf_dump_to={folder}",
-            "--xla_jf_dump_llo_text=true",
-            "--xla_jf_dump_llo_pass_label_regex=final_bundles",
+    given = [json.dumps(shape.written()) for shape in shapes]
+    with compiler_dumps.folder() as folder:
+        done = compiler_dumps.compile_in(
+            folder, "kernels.bundles", kernel, chip, *given
         )
-        given = os.environ.get("LIBTPU_INIT_ARGS", "")
-        environment = {
-            **os.environ,
-            "LIBTPU_INIT_ARGS": " ".join([given, *flags]).strip(),
-            "JAX_PLATFORMS": "cpu",
-            "JAX_ENABLE_COMPILATION_CACHE": "false",  # a hit would write no dump
-        }
-        given_shapes = [json.dumps(shape.written()) for shape in shapes]
-        done = subprocess.run(
-            [sys.executable, "-m", "kernels.bundles", kernel, chip, *given_shapes],
-            env=environment,
-            capture_output=True,
-            text=True,
-            cwd=pathlib.Path(__file__).parents[1],
-        )
-        files = pathlib.Path(folder).glob(f"*{kernel}*-final_bundles.txt")
         # Names begin with the time of the compilation, in nanoseconds.
-        texts = [path.read_text(errors="replace") for path in sorted(files)]
+        files = sorted(folder.glob(f"*{kernel}*-final_bundles.txt"))
+        texts = [path.read_text(errors="replace") for path in files]
     if done.returncode or len(texts) != len(shapes):
         raise BundlesError(
             f"{chip}: {len(texts)} dumps of final bundles where {len(shapes)} were "
             f"expected (exit code {done.returncode}). Needs a libtpu that knows "
-            f"{' '.join(flags[1:])}. {done.stderr[-2000:]}"
+            f"{' '.join(compiler_dumps.FLAGS)}. {done.stderr[-2000:]}"
         )
     return texts
 
@@ -217,24 +185,14 @@ def branches(text: str) -> list[int]:
     return [rest + size[leaf] for leaf in leaves]
 
 
-def _parse(text: str) -> list[_Bundle]:
-    bundles: list[_Bundle] = []
-    for line in text.splitlines():
-        match = _BUNDLE.match(line)
-        if match:
-            depth = len(match[3])
-            if bundles and match[4].startswith("}"):  # empty bundles have no marks
-                depth = bundles[-1].depth
-            bundles.append(_Bundle(match[2] or "", depth, match[4]))
-        elif bundles:  # a bundle may take several lines
-            last = bundles[-1]
-            bundles[-1] = dataclasses.replace(last, text=f"{last.text}\n{line}")
+def _parse(text: str) -> list[Bundle]:
+    bundles = bundle_text.parse(text)
     if sum(b.label == "LB" and b.depth == 1 for b in bundles) != 1:
         raise BundlesError("not the text of one loop over a grid")
     return bundles
 
 
-def _times(bundles: list[_Bundle]) -> list[int]:
+def _times(bundles: list[Bundle]) -> list[int]:
     """Return how often each bundle runs in one pass of the grid's loop."""
     times = [int(b.depth > 0) for b in bundles]
     for begin, b in enumerate(bundles):
@@ -256,7 +214,7 @@ def _trips(body: str) -> int:
     return -(-int(tests[0][1]) // int(steps[0][1]))
 
 
-def _skips(bundles: list[_Bundle]) -> list[tuple[int, int]]:
+def _skips(bundles: list[Bundle]) -> list[tuple[int, int]]:
     """Return the stretches [begin, end) that a branch of the grid's loop skips."""
     targets = {}
     for i, b in enumerate(bundles):
@@ -275,7 +233,7 @@ def _within(inner: tuple[int, int], outer: tuple[int, int]) -> bool:
     return inner != outer and outer[0] <= inner[0] and inner[1] <= outer[1]
 
 
-def _has(bundles: list[_Bundle], stretch: tuple[int, int], word: str) -> bool:
+def _has(bundles: list[Bundle], stretch: tuple[int, int], word: str) -> bool:
     return any(word in b.text for b in bundles[slice(*stretch)])
 
 

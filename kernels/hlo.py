@@ -74,7 +74,7 @@ def collectives(text: str) -> list[Collective]:
     """
     devices = math.prod(map(int, PARTITIONS.findall(text.partition("\n")[0])))
     found = []
-    for name, lines in _computations(text):
+    for name, lines in computations(text):
         body = "\n".join(lines)
         if name.startswith("async_collective") or "AsyncCollectiveDone" in body:
             continue
@@ -86,7 +86,7 @@ def collectives(text: str) -> list[Collective]:
     return found
 
 
-def _computations(text: str) -> Iterator[tuple[str, list[str]]]:
+def computations(text: str) -> Iterator[tuple[str, list[str]]]:
     """Yield the name and the lines of each computation; "" for lines before them."""
     name, lines = "", list[str]()
     for line in text.splitlines():

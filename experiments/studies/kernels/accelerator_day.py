@@ -1,7 +1,8 @@
 """The stage `accelerator_day`: what a day with a chip is for, in one command.
 
 Parity of every kernel with its reference, shares of the bandwidth with calls chained in
-one program, plain steps and rounds with trees of models of real shapes, and training.
+one program, masks of a grammar, plain steps and rounds with trees of models of real
+shapes, and training.
 Without an accelerator the same stages run on small shapes: a rehearsal.
 """
 
@@ -18,7 +19,12 @@ from experiments.reporting.report import table
 from experiments.run_folder import RunFolder
 from experiments.stage import Stage
 from experiments.studies import common
-from experiments.studies.kernels import chained_timing, model_timing, parity
+from experiments.studies.kernels import (
+    chained_timing,
+    mask_timing,
+    model_timing,
+    parity,
+)
 
 HELD = """\
 Held to: tree attention at least 0.85 of the best reader's bandwidth for N <= 64, N = 64
@@ -57,6 +63,7 @@ def planned(settings: Any) -> dict[str, Callable[[float], Iterable[Any]]]:
         "attention": functools.partial(chained_timing.attention, kernels),
         "vocabulary": functools.partial(chained_timing.vocabulary, kernels),
         "stretches": functools.partial(chained_timing.stretches, settings.stretches),
+        "masks": functools.partial(mask_timing.rows, settings.masks),
     }
     for name in models.rounds:
         pieces[f"rounds_{name}"] = functools.partial(
@@ -120,7 +127,10 @@ def markdown(report: dict[str, Any]) -> str:
     for name, piece in pieces.items():
         if name != "ceilings":
             lines += [f"## {name} ({piece['seconds']:.0f} s)", ""]
-            lines += [_table(name, piece["rows"])]
+            is_masks = name == "masks" and piece["rows"]
+            table_of = functools.partial(mask_timing.markdown, pieces=pieces)
+            rows = piece["rows"]
+            lines += [table_of(rows) if is_masks else _table(name, rows)]
         if piece["error"]:
             lines += [
                 f"`{name}` ended early; without pieces/{name}.json in the folder the "

@@ -1,4 +1,4 @@
-"""Compile attention for TPUs, and time it on this machine."""
+"""Compile attention and masks for TPUs, and time attention on this machine."""
 
 import functools
 import itertools
@@ -15,7 +15,7 @@ from experiments.reporting.report import table
 from experiments.run_folder import RunFolder
 from experiments.stage import Stage
 from experiments.studies import common
-from experiments.studies.kernels import step_bundles
+from experiments.studies.kernels import mask_bundles, step_bundles
 from kernels import aot, block_traffic
 from kernels.tree_attention import runs_kernel, tree_attention
 from models.base import pack_bits
@@ -35,6 +35,7 @@ HEADS = (
     "÷ least",
     "cache copies",
 )
+COUNTS = {**step_bundles.COUNTS, "masks": mask_bundles.count_masks}
 TIME_HEADS = ("form", "N", "ms", "cache GB/s", "÷ one node")
 
 
@@ -55,10 +56,10 @@ def run(config: Any, store: RunFolder) -> dict[str, Any]:
         )
     )
     compiled = []
-    counts: dict[str, list] = {name: [] for name in step_bundles.COUNTS}
+    counts: dict[str, list] = {name: [] for name in COUNTS}
     parts = [
         (name, count, chip)
-        for name, count in step_bundles.COUNTS.items()
+        for name, count in COUNTS.items()
         for chip in config[name].chips
     ]
     with console.bar(len(grid) + len(parts) + 1, "compiling") as bar:
@@ -217,6 +218,7 @@ def markdown(report: dict[str, Any]) -> str:
             "",
             table(HEADS, rows),
             *step_bundles.markdown(report),
+            *mask_bundles.markdown(report),
             "## Times on this machine",
             "",
             "One layer of the first model, batch 1, full cache.",

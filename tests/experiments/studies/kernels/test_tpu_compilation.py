@@ -65,6 +65,26 @@ COLUMNS = {
 }
 
 
+MASKS = {
+    "chip": "v5e",
+    "vocab": 4096,
+    "ends": 74,
+    "read": 256,
+    "pairs": 256,
+    "nodes": 1,
+    "operations": 46,
+    "bundles": 12113,
+    "scatters": 4246,
+    "gathers": 5494,
+    "turn_operations": 23,
+    "turn_bundles": 11912,
+    "copied": 2**20,
+    "estimate": 9126,
+    "seconds": 16e-6,
+    "logsumexp_seconds": 0.25e-6,
+}
+
+
 def test_report_by_hand():
     report = {
         "hardware": {"processor": "P", "cores": 2, "devices": 1, "device": "cpu"},
@@ -74,6 +94,7 @@ def test_report_by_hand():
         "bundles": [COUNT],
         "pages": [PAGES],
         "columns": [COLUMNS, {**COLUMNS, "known": True, "sweeps": [2318]}],
+        "masks": [MASKS],
         "times": [
             {"form": "xla", "nodes": 1, "ms": 2.0, "gb_s": 10.0},
             {"form": "xla", "nodes": 64, "ms": 5.0, "gb_s": 4.0},
@@ -89,13 +110,14 @@ def test_report_by_hand():
     assert f"{sums} – | – | 264.0 | 2.062 |" in text
     assert "| given | 8 heads × 1024 slots | 2,048 | – | 2,318 |" in text
     assert "| xla | 64 | 5.00 | 4.0 | 2.50 |" in text
+    assert "| 23 | 11,912 | 1.00 | 9,126 | 16.00 | 0.25 |" in text
     assert "libtpu 0.0.42" in text and report["command"] in text
 
 
 def test_the_command_stands_in_the_report(tmp_path):
     hardware = {"processor": "P", "cores": 2, "devices": 1, "device": "cpu"}
     found = {"hardware": hardware, "versions": {}, "compiled": [ROW], "times": []}
-    found |= {"bundles": [], "pages": [], "columns": []}
+    found |= {"bundles": [], "pages": [], "columns": [], "masks": []}
     for commands in (["the command"], []):
         given = {**found, "commands": commands}
         tpu_compilation.write_report(RunFolder(tmp_path), {}, given)
@@ -120,7 +142,8 @@ def test_one_configuration_through_the_command(tmp_path):
     overrides += ("batches=(1,)", "timed.size=512", "bundles.chips=('v5e',)")
     overrides += ("bundles.groups=(1,)", "bundles.nodes=(1,)", "pages.chips=('v5e',)")
     overrides += ("pages.nodes=(1,)", "pages.pages=(64,)", "columns.chips=('v5e',)")
-    overrides += ("columns.groups=(8,)", "columns.queries=(32,)")
+    overrides += ("columns.groups=(8,)", "columns.queries=(32,)", "masks.nodes=(1,)")
+    overrides += ("masks.vocabularies=((2048,40),)",)
     fields = [f"--config.{o}" for o in overrides]
     arguments = [
         "--config=configs/studies/kernels.py",
@@ -133,3 +156,4 @@ def test_one_configuration_through_the_command(tmp_path):
     assert "| v5e | 1 | 1 | 1 heads × 1024 slots | 512 |" in text
     assert "| v5e | 1 | 64 | 512 |" in text
     assert "| v5e | 8 | 32 | given | 8 heads × 1024 slots | 2,048 | – |" in text
+    assert "| v5e | 2,048 |" in text
