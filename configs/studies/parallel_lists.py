@@ -92,10 +92,9 @@ def get_config() -> ml_collections.ConfigDict:
     c.train.keep = 1  # checkpoints
     c.train.log_every = 50  # updates whose metrics are fetched at a time
 
-    # dParallel's training, and on how many of a model's own lists of each rule.
-    c.dparallel = further(c.train, 200, 64, 0.001)
-    c.dparallel.lists = 100
-    c.tail = further(c.train, 150, 128, 0.001)  # the training on longer canvases
+    c.dparallel = further(c.train, 200, 32, 0.002)  # as `train`: with its loss
+    c.dparallel.lists = 100  # of each rule, that a model writes to learn from
+    c.tail = further(c.train, 150, 128, 0.001)  # as `train`: on longer canvases
 
     c.learn2pd = ml_collections.ConfigDict()
     c.learn2pd.lists = 50  # of each rule, that the filter's cases come from
@@ -140,11 +139,17 @@ def get_config() -> ml_collections.ConfigDict:
             }
             for weight in (2.0, 0.0)
         ),
-        {"name": f"canvas of {long}", "schedule": (one,), "canvas": long},
+        {
+            "name": f"canvas of {long}",
+            "schedule": (one,),
+            "canvas": long,
+            "lists": 100,
+        },
         {
             "name": f"canvas of {long}, EoTP",
             "schedule": (one, part("eotp")),
             "canvas": long,
+            "lists": 100,
         },
         {
             "name": "T = 1, 1 a step",
