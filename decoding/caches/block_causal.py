@@ -50,7 +50,7 @@ def canvas_policy(visibilities: tuple[str, ...], block_size: int) -> CanvasPolic
     if block_size < 1:
         raise MethodError(f"block_size={block_size}: use at least 1")
 
-    def run(canvas, reads):
+    def run(canvas, wanted):
         first = canvas.lo // block_size * block_size
         begin = jnp.where(beginning(canvas), first - block_size, first)
         return between(canvas, begin, first + block_size)

@@ -26,7 +26,7 @@ CARD = Card(
 def canvas_policy() -> CanvasPolicy:
     """Build the policy."""
 
-    def run(canvas, reads):
+    def run(canvas, wanted):
         behind = between(canvas, canvas.lo, canvas.limit)
         return jnp.where(beginning(canvas), True, behind)
 

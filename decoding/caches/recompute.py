@@ -33,5 +33,5 @@ def canvas_policy(visibility: str, block_size: int) -> CanvasPolicy:
         )
     block = block_size if visibility == BLOCK_CAUSAL else 0
     return CanvasPolicy(
-        lambda canvas, reads: reads | True, lambda *sizes: (), visibility, block
+        lambda canvas, wanted: wanted | True, lambda *sizes: (), visibility, block
     )

@@ -64,6 +64,7 @@ def denoise(
     stop: Callable[[View, list[int | None], int], int] | None = None,
     policy: str = "recompute",
     refresh: int = 8,
+    beside: int | None = None,
     causal: bool = False,
     suffix: Sequence[int] = (),
     draw: Callable[[int, int, np.ndarray], int] | None = None,
@@ -82,6 +83,7 @@ def denoise(
         stop: maps a view, the tokens (None: open) and the limit to a new limit.
         policy: file of decoding/caches/.
         refresh: of "dkv".
+        beside: window of "dkv", for a rule that looks at no guess; None: none.
         causal: attention is block-causal.
         suffix: given tokens behind the canvas.
         draw: maps position, committed tokens and logits to a token; None: the best.
@@ -120,8 +122,12 @@ def denoise(
         window = [p for p in range(lo, limit) if is_open(p)]
         if causal or policy == "block_causal":
             window = [p for p in window if p < (lo // block + 1) * block]
-        run = _runs(policy, locals(), refresh, block)
         read = window if begins else [p for p in window if p < hi]
+        if beside is not None and not begins:  # what is committed is known before
+            about = (step - begun, masks, step, (start, limit))
+            soon = rule(View(dict.fromkeys(read), *about))  # type: ignore[arg-type]
+            read = [p for p in read if p in soon]
+        run = _runs(policy, locals(), refresh, block)
         run |= {p - shift for p in read}
         found = cache.run(seen, [p for p in run if 0 <= p < limit], sees)
         guesses = {}
@@ -228,11 +234,18 @@ def _runs(policy: str, at: dict, refresh: int, block: int) -> set[int]:
     if policy == "dual":
         return everything if begins else set(range(lo, hi))
     if policy == "dkv":
-        age = 0 if begins else at["step"] - at["begun"]
-        if age <= 1 or age % refresh == 0:
+        age, near = 0 if begins else at["step"] - at["begun"], at["beside"]
+        if age <= (1 if near is None else 0) or age % refresh == 0:
             return everything
         fresh = {p for p in everything if at["born"][p] == at["step"] - 1}
-        return fresh | {p for p in everything if at["tokens"][p] is None}
+        opened = {p for p in everything if at["tokens"][p] is None}
+        if near is None:
+            return fresh | opened
+        others, run = opened - {*at["read"]}, fresh | {*at["read"]}
+        for p in at["read"]:
+            distances = sorted((abs(q - p), q) for q in others)
+            run |= {q for _, q in distances[:near]}
+        return run
     begin = lo // block * block
     behind = begin + block
     return set(range(begin - block if begins else begin, behind))

@@ -202,7 +202,7 @@ def cuts_canvases(part: Scheduler) -> Scheduler:
 
 def runs_what_is_read(part: CanvasPolicy) -> CanvasPolicy:
     """runs no position but those whose laws are read"""
-    return part._replace(run=lambda canvas, reads: reads)
+    return part._replace(run=lambda canvas, wanted: wanted)
 
 
 FAULTS: dict[str, Callable[[Any], Any]] = {  # by the folder, or by `Card.kind`

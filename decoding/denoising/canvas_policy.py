@@ -22,8 +22,9 @@ SAME, SHIFTED = ALIGNMENTS = ("same", "shifted")
 class CanvasPolicy(NamedTuple):
     """What of a canvas runs, and what its nodes see.
 
-    - `run(canvas, reads bool[T]) -> bool[T]` ★: the positions to run; the loop adds
-      `reads`, those whose states it needs, and cuts at the canvas's limit.
+    - `run(canvas, wanted bool[T]) -> bool[T]` ★: the positions to run, for the laws of
+      the `wanted` open ones; the loop adds those whose states give these laws, and cuts
+      at the canvas's limit.
     - `widths(tokens, window, canvas) -> sizes`: numbers of nodes that are worth a
       program of their own, for a buffer, a window and a canvas of such sizes. The
       largest, `tokens`, is added.
@@ -33,6 +34,8 @@ class CanvasPolicy(NamedTuple):
     - `prefills`: the prompt's blocks are read once, before the first step.
     - `steady`: it runs the same positions in all steps of a block but the first, so
       that several states of a row can share the keys of the others.
+    - `foresees`: inside a block only what the step commits is `wanted`, so the schedule
+      must have drawn it before the forward (`Scheduler.ahead`).
     """
 
     run: Callable[[Canvas, Array], Array]
@@ -41,6 +44,7 @@ class CanvasPolicy(NamedTuple):
     block: int = 0
     prefills: bool = False
     steady: bool = True
+    foresees: bool = False
 
 
 def beginning(canvas: Canvas) -> Array:

@@ -86,6 +86,12 @@ def compose(
     built_law = [filling.on_canvas(spec.build(available)) for spec in specs]
     _check_transforms(specs, built_law)
     _check_streams(law, specs, beside, policy)
+    if policy.foresees and (merged.ahead is None or merged.stop is not None):
+        raise MethodError(
+            f"{policy_part.name} with a window runs what a forward commits, and not "
+            "the other guesses: use Spec('diffusion/llada', order='random'), whose "
+            "order is drawn before, and no part that ends texts"
+        )
     automaton, starts = prompt_settings.stopper(stop, lm)
     guides = next((i for i, t in enumerate(built_law) if t.warper), len(specs))
     program = Program(

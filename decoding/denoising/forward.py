@@ -49,7 +49,12 @@ class Nodes(NamedTuple):
 
 
 def plan(
-    policy: CanvasPolicy, canvas: Canvas, active: Array, window: int, shifted: bool
+    policy: CanvasPolicy,
+    canvas: Canvas,
+    active: Array,
+    window: int,
+    shifted: bool,
+    chosen: Array | None = None,
 ) -> Plan:
     """Decide what runs of the states [B, K], those that are `active` bool[B, K].
 
@@ -59,21 +64,26 @@ def plan(
         active: of the other states nothing runs.
         window: C.
         shifted: whether a position's law is at the position before it.
+        chosen: bool[B, K, C], whose laws alone are read inside a block; None: all.
     """
 
-    def one(canvas: Canvas, active: Array) -> tuple[Array, Array]:
+    def one(canvas: Canvas, active: Array, chosen: Array | None) -> tuple[Array, Array]:
         place = jnp.arange(canvas.tokens.shape[0], dtype=jnp.int32)
         source = canvas.lo + jnp.arange(window, dtype=jnp.int32)
         last = jnp.where(beginning(canvas), canvas.lo + window, canvas.hi)
         if size := policy.block:
             last = jnp.minimum(last, (canvas.lo // size + 1) * size)
-        reads = canvas.open & (place >= canvas.lo) & (place < last)
+        wanted = canvas.open & (place >= canvas.lo) & (place < last)
+        if chosen is not None:
+            soon = jnp.zeros_like(wanted).at[source].set(chosen, mode="drop")
+            wanted &= soon | beginning(canvas)
+        reads = wanted
         if shifted:
-            reads, source = jnp.roll(reads, -1), jnp.maximum(source - 1, 0)
-        run = (policy.run(canvas, reads) | reads) & (place < canvas.limit)
+            reads, source = jnp.roll(wanted, -1), jnp.maximum(source - 1, 0)
+        run = (policy.run(canvas, wanted) | reads) & (place < canvas.limit)
         return run & active, source
 
-    return Plan(canvas, *jax.vmap(jax.vmap(one))(canvas, active))
+    return Plan(canvas, *jax.vmap(jax.vmap(one))(canvas, active, chosen))
 
 
 def slots(policy: CanvasPolicy, tokens: int, widths: Sequence[int], states: int) -> int:

@@ -115,6 +115,8 @@ class Scheduler(NamedTuple):
       many new tokens.
     - `select(key, state, canvas, proposal) -> Choice`. If it chooses none, the loop
       commits its best position (by `conf`).
+    - `ahead(key, state, canvas, open bool[C]) -> bool[C]`: what `select` will choose
+      inside a block, where that depends on no proposal; None: it does.
     - `observe(state, canvas, proposal, commit bool[C]) -> State`, with the canvas
       before the commit.
     - `stop(state, canvas, proposal) -> int32[]`: a new, never larger `limit`, from the
@@ -140,6 +142,7 @@ class Scheduler(NamedTuple):
     reads: frozenset[str] = frozenset()
     warped: bool = False
     guarantee: str = base.LOSSY
+    ahead: Callable[[Array, base.State, Canvas, Array], Array] | None = None
 
 
 def merged(parts: Mapping[str, Scheduler]) -> Scheduler:
@@ -194,6 +197,11 @@ def merged(parts: Mapping[str, Scheduler]) -> Scheduler:
     def select(key, state, canvas, proposal):
         return rule(key, state_of(state, selects), canvas, proposal)
 
+    early: Any = own[selects].ahead
+
+    def ahead(key, state, canvas, is_open):
+        return early(key, state_of(state, selects), canvas, is_open)
+
     def observe(state, canvas, proposal, commit):
         seen = [state_of(state, i) for i in range(len(own))]
         after = [
@@ -215,6 +223,7 @@ def merged(parts: Mapping[str, Scheduler]) -> Scheduler:
         frozenset().union(*(part.reads for part in own)),
         any(part.warped for part in own),
         base.weakest(*(part.guarantee for part in own)),
+        None if early is None else ahead,
     )
 
 

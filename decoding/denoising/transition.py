@@ -164,6 +164,24 @@ def proposed(
     return found, Laws(raw_law, law, scores)
 
 
+def foreseen(program: Program, common: Shared, rows: Live) -> Array:
+    """★ Return which of lo + arange(C) this step commits, bool[C], before its forward.
+
+    It is known inside a block alone, from a schedule that draws its order itself.
+    """
+    row, canvas = rows.row, rows.row.canvas
+    index = canvas.lo + jnp.arange(canvas.window, dtype=jnp.int32)
+    is_open = taken(canvas.open, index, False) & (index < canvas.hi)
+    state = base.State(rows.schedule, common.schedule)
+    assert program.schedule.ahead is not None
+    return program.schedule.ahead(key_of(row), state, canvas, is_open) & is_open
+
+
+def key_of(row: Row) -> Array:
+    """★ Make the key of a step's choice."""
+    return noise.on_canvas_for(row.key, noise.UNMASK, row.canvas.count)
+
+
 def planned(
     program: Program, state: base.State, canvas: Canvas, found: Proposal
 ) -> Canvas:
@@ -205,8 +223,7 @@ def transition(
     found = found._replace(open=found.open & (index < canvas.hi))
 
     assert schedule.select is not None
-    key = noise.on_canvas_for(row.key, noise.UNMASK, canvas.count)
-    commit = schedule.select(key, state, canvas, found).commit & found.open
+    commit = schedule.select(key_of(row), state, canvas, found).commit & found.open
     # A rule may choose none, but every forward commits.
     commit = jnp.where(commit.any(), commit, best(found.logp, found.open, 1))
     if program.transform.holes is not None:

@@ -6,7 +6,8 @@ MaskGIT's rule (Chang et al., 2022, arXiv 2202.04200).
 
 A block of m open positions takes `steps` forwards. Each commits m // steps positions,
 and the first m mod steps of them one more. With one position a forward, the default,
-this is the reference of all schedules: `plain` decoding of a diffusion model.
+this is the reference of all schedules: `plain` decoding of a diffusion model. A random
+order looks at no guess, so it is known before the forward.
 
 Cost: a sort of C numbers a step.
 """
@@ -49,24 +50,28 @@ def scheduler(steps: int = 0, order: str = "low_confidence") -> Scheduler:
         zero = jnp.zeros((), jnp.int32)
         return base.State((zero, zero))  # open positions and forwards of the block
 
-    def masks_of(state, canvas, proposal):
+    def masks_of(state, canvas, is_open):
         begins = canvas.step == canvas.begun
         masks, step = state.row
         return (
-            jnp.where(begins, proposal.open.sum(dtype=jnp.int32), masks),
+            jnp.where(begins, is_open.sum(dtype=jnp.int32), masks),
             jnp.where(begins, 0, step),
         )
 
+    def first(values, state, canvas, is_open):
+        masks, step = masks_of(state, canvas, is_open)
+        return best(values, is_open, quota(masks, steps, step) if steps else 1)
+
+    def ahead(key, state, canvas, is_open):
+        return first(jax.random.uniform(key, is_open.shape), state, canvas, is_open)
+
     def select(key, state, canvas, proposal):
-        masks, step = masks_of(state, canvas, proposal)
-        values = proposal.logp
         if order == "random":
-            values = jax.random.uniform(key, values.shape)
-        number = quota(masks, steps, step) if steps else 1
-        return Choice(best(values, proposal.open, number))
+            return Choice(ahead(key, state, canvas, proposal.open))
+        return Choice(first(proposal.logp, state, canvas, proposal.open))
 
     def observe(state, canvas, proposal, commit):
-        masks, step = masks_of(state, canvas, proposal)
+        masks, step = masks_of(state, canvas, proposal.open)
         return base.State((masks, step + 1), state.shared)
 
     return Scheduler(
@@ -75,4 +80,5 @@ def scheduler(steps: int = 0, order: str = "low_confidence") -> Scheduler:
         observe=observe if steps else None,
         reads=frozenset({CONF}),
         guarantee=base.LOSSY if steps else base.LAW,
+        ahead=ahead if order == "random" else None,
     )

@@ -30,6 +30,7 @@ from decoding.denoising.transition import (
     Row,
     Shared,
     first_open,
+    foreseen,
     taken,
     transition,
 )
@@ -153,13 +154,17 @@ def laws(
     caches, policy = dict(state.caches), program.policy
     about = (state.window, program.shifted)
     sizes = widths(policy, state.tokens.shape[1], state.window, state.size)
-    todo = plan(policy, canvas, active, *about)
+    chosen = None
+    if policy.foresees:  # of the one state of each row
+        known = functools.partial(foreseen, program, shared(state))
+        chosen = jax.vmap(known)(live(state))[:, None]
+    todo = plan(policy, canvas, active, *about, chosen)
     weights = params["target"]
     caches[TARGET], found = forward(
         program.model, policy, weights, caches[TARGET], todo, sizes
     )
     aux = {}
-    whole = policy._replace(run=lambda canvas, reads: reads | True)
+    whole = policy._replace(run=lambda canvas, wanted: wanted | True)
     for name, stream in program.streams.items():
         of_row = jax.vmap(beside, in_axes=(0, None, None))
         other = jax.vmap(of_row)(canvas, *state.prompts[name])

@@ -77,9 +77,11 @@ def shape(config: Any) -> transformer.Config:
 class Stream:
     """Batches of fresh cases with their masks; step and seed determine each."""
 
-    def __init__(self, config: Any, seed: int) -> None:
+    def __init__(self, config: Any, seed: int, canvas: int = 0) -> None:
+        """Fill a `canvas` of so many positions with EOS; 0: the longest answer's."""
         self.config, self.seed, self.step = config, seed, 0
-        self.before, self.size = sizes(config)
+        self.before, size = sizes(config)
+        self.size = canvas or size
 
     def __next__(self) -> Batch:
         batch = self.batch(self.step)
@@ -163,14 +165,18 @@ def network(config: transformer.Config) -> Any:
 
 def trained(config: Any, folder: storage.Path, seed: int) -> models.Loaded:
     """Train the model of a seed, or go on with what the folder holds."""
-    t, model = config.train, network(shape(config))
+    model = network(shape(config))
+    loss = objective(model, sizes(config)[1])
+    params = model.init(jax.random.key(seed))
+    return fitted(config.train, folder, model, params, loss, Stream(config, seed))
+
+
+def fitted(
+    t: Any, folder: storage.Path, model: Any, params: Any, loss: Objective, data: Any
+) -> models.Loaded:
+    """Train params by a group of the recipe, or go on with what the folder holds."""
     schedule = optimizers.warmup_stable_decay(t.rate, t.steps, t.warmup, t.decay)
-    result = fit.fit(
-        model.init(jax.random.key(seed)),
-        objective(model, sizes(config)[1]),
-        optimizers.adamw(schedule, weight_decay=t.weight_decay),
-        Stream(config, seed),
-        folder,
-        fit.FitConfig.from_recipe(t, t.steps),
-    )
+    optimizer = optimizers.adamw(schedule, weight_decay=t.weight_decay)
+    settings = fit.FitConfig.from_recipe(t, t.steps)
+    result = fit.fit(params, loss, optimizer, data, folder, settings)
     return models.Loaded(model, result.params)

@@ -17,7 +17,13 @@ from experiments.benchmarks import list_rules
 from experiments.measurement import commit_order
 from experiments.run_folder import RunFolder
 from experiments.stage import Stage
-from experiments.studies import common, list_models, parallel_lists_tables
+from experiments.studies import (
+    common,
+    list_models,
+    list_trainings,
+    parallel_lists_tables,
+)
+from models import storage
 from models.errors import ConfigError
 
 Row = dict[str, Any]
@@ -33,14 +39,13 @@ def run(config: Any, store: RunFolder) -> dict[str, Any]:
         for seed in config.seeds:
             bar.doing(f"training, seed {seed}")
             keys = [key(name, seed) for name in arms]
-            lm = None
+            folder, lm = store.path / "models" / f"seed-{seed}", None
             if not all(store.has("rows", name) for name in keys):
-                folder = store.path / "models" / f"seed-{seed}"
                 lm = list_models.trained(config, folder, seed)
             bar.done(f"model of seed {seed}")
             for name, arm in arms.items():
                 bar.doing(f"{name}, seed {seed}")
-                work = functools.partial(written, config, lm, arm, seed)
+                work = functools.partial(measured, config, folder, seed, lm, arm)
                 rows[name].append(store.make("rows", key(name, seed), work))
                 bar.done(name)
     return common.study(store, tables=parallel_lists_tables.made(config, rows))
@@ -56,14 +61,26 @@ def cases(config: Any, rule: str, count: int) -> list[list_rules.Case]:
     return list_rules.cases(rule, count, HELD, (config.length,))
 
 
-def written(config: Any, lm: Any, arm: Mapping[str, Any], seed: int) -> Row:
+def measured(
+    config: Any, folder: storage.Path, seed: int, lm: Any, arm: Mapping[str, Any]
+) -> Row:
+    """Train what an arm needs beside the model of its seed, and decode."""
+    lm, drafts = list_trainings.of_arm(config, folder, seed, lm, arm)
+    return written(config, lm, drafts, arm, seed)
+
+
+def written(
+    config: Any, lm: Any, drafts: Mapping[str, Any], arm: Mapping[str, Any], seed: int
+) -> Row:
     """Decode all rules' lists under an arm.
 
     Returns:
         By rule, lists by case: `right` 0 or 1, `calls` of the model, `tokens` written,
-        `nodes` run, `texts` of words; and `tau`, the mean order, or None.
+        `nodes` run, `texts` of words; and `tau`, the mean order, or None. Of an oracle
+        `calls` and `nodes` are the means, once for each case.
     """
     method = Method.from_config({"schedule": arm["schedule"]})
+    new = arm.get("canvas", list_models.sizes(config)[1])
     found: Row = {}
     for rule in config.rules:
         every = cases(config, rule, arm.get("lists", config.lists))
@@ -73,13 +90,15 @@ def written(config: Any, lm: Any, arm: Mapping[str, Any], seed: int) -> Row:
         row: Row = {"right": [], "calls": [], "tokens": [], "nodes": [], "texts": []}
         orders: list[list[int]] = []
         for number, part in enumerate(parts):
+            prompts = [list_models.prompt(case) for case in part]
             out = decoding.generate(
                 lm,
-                [list_models.prompt(case) for case in part],
+                prompts,
                 method=method,
-                max_new_tokens=list_models.sizes(config)[1],
+                max_new_tokens=new,
                 temperature=arm.get("temperature", 0.0),
                 seed=len(parts) * seed + number,
+                drafts=dict(drafts) or None,
             )
             nodes, order = out.stats.nodes_run, out.order
             assert nodes is not None and order is not None, "no canvas was written"
@@ -88,8 +107,14 @@ def written(config: Any, lm: Any, arm: Mapping[str, Any], seed: int) -> Row:
             row["right"] += [int(list_rules.is_right(c, text)) for c, text in pairs]
             row["texts"] += [" ".join(text) for text in words]
             row["tokens"] += [len(tokens) for tokens in out.tokens]
-            row["calls"] += out.stats.target_calls.tolist()
-            row["nodes"] += nodes.tolist()
+            calls, ran = out.stats.target_calls.tolist(), nodes.tolist()
+            if arm.get("oracle", False):
+                answers = [[*map(int, tokens)] for tokens in out.tokens]
+                mean = list_trainings.oracle_calls(lm, prompts, answers, new)
+                ran = [mean * n / c for n, c in zip(ran, calls)]
+                calls, order = [mean] * len(calls), []
+            row["calls"] += calls
+            row["nodes"] += ran
             orders += order
         found[rule] = {**row, "tau": commit_order.left_to_right(orders)}
     return found
@@ -123,7 +148,13 @@ def check(config: Any) -> None:
             f"config.arms: the names {names} must differ, and config.reference="
             f"{config.reference!r} must be one of them"
         )
+    least = list_models.sizes(config)[1]
     for arm in config.arms:
+        if arm.get("canvas", least) < least:
+            raise ConfigError(
+                f"config.arms: {arm['name']!r} has a canvas of {arm['canvas']} "
+                f"positions: use {least}, which answers take, or more"
+            )
         if arm.get("texts_of", names[0]) not in names:
             raise ConfigError(
                 f"config.arms: {arm['texts_of']!r} is no arm: use one of {names}"

@@ -11,7 +11,9 @@ from experiments.studies.search_tables import table
 
 Row = dict[str, Any]
 Rows = Mapping[str, Sequence[Row]]  # by arm, one a seed
-ONE, SEVERAL = "one", "several"
+ONE, SEVERAL, ALL = "one", "several", "all"
+TRAINED = ("weight", "canvas", "oracle")  # fields of arms that are no rule's schedule
+CALLS = "calls"
 LAWS = {
     "shuffle": list_rules.shuffle_accuracy,
     "replace_random": list_rules.replace_accuracy,
@@ -31,6 +33,8 @@ def made(config: Any, rows: Rows) -> list[dict[str, Any]]:
     if any("texts_of" in arm for arm in config.arms):
         found.append(same_texts(config, rows))
     names = {arm["name"] for arm in config.arms}
+    if {*config.thresholds} <= names:
+        found.append(thresholds(config, rows))
     claims = [c for c in config.claims if {*c[:2]} <= names and group(rules, c[2])]
     return found + ([directions(config, rows, claims)] if claims else [])
 
@@ -53,7 +57,9 @@ def pooled(row: Row, rules: Sequence[str], field: str, over: str = "") -> float:
 
 
 def group(rules: Sequence[str], name: str) -> list[str]:
-    """Return the rules of a name: itself, or those of ONE or SEVERAL answers."""
+    """Return the rules of a name: itself, ALL, or those of ONE or SEVERAL answers."""
+    if name == ALL:
+        return list(rules)
     if name not in (ONE, SEVERAL):
         return [rule for rule in rules if rule == name]
     case = lambda rule: list_rules.cases(rule, 1, 0, (3,))[0]
@@ -134,25 +140,67 @@ def expected(law: Callable[[Sequence[int]], float], size: int, steps: int) -> fl
 def cheapest(config: Any, rows: Rows) -> dict[str, Any]:
     """Find each rule's schedule of most tokens a call that loses little accuracy."""
     lines = []
-    own = [a for a in config.arms if "texts_of" not in a]
+    own = [a for a in config.arms if not {*a} & {"texts_of", *TRAINED}]
     greedy = [a["name"] for a in own if not a.get("temperature", 0.0)]
     for rule in config.rules:
-        right = {
-            name: float(np.mean([pooled(row, [rule], "right") for row in seeds]))
-            for name, seeds in rows.items()
-        }
-        least = right[config.reference] - config.loss
-        rates = {
-            name: [pooled(row, [rule], "tokens", "calls") for row in rows[name]]
-            for name in greedy
-            if right[name] >= least
-        }
-        best = max(rates, key=lambda name: float(np.mean(rates[name])))
-        cells = [f"{right[config.reference]:.3f}", f"{right[best]:.3f}"]
+        rates = careful(config, rows, rule, [config.reference, *greedy])
+        best = most(rates)
+        pair = [
+            np.mean([pooled(row, [rule], "right") for row in rows[name]])
+            for name in (config.reference, best)
+        ]
+        cells = [f"{right:.3f}" for right in pair]
         lines.append([rule, best, *cells, spread(rates[best], ".2f")])
     heads = ("rule", "schedule", "reference", "accuracy", "tokens a call")
     note = f"The most tokens a call of those within {config.loss:g} of the reference."
     return table("Best schedule of each rule", heads, lines, note)
+
+
+def careful(
+    config: Any, rows: Rows, rule: str, names: Sequence[str]
+) -> dict[str, list[float]]:
+    """Return tokens a call by seed of the arms that lose little accuracy on a rule."""
+    right = lambda name: np.mean([pooled(row, [rule], "right") for row in rows[name]])
+    least = right(config.reference) - config.loss
+    return {
+        name: [pooled(row, [rule], "tokens", "calls") for row in rows[name]]
+        for name in names
+        if right(name) >= least
+    }
+
+
+def most(rates: Mapping[str, Sequence[float]]) -> str:
+    """Return the arm of the most tokens a call; the first one of equals."""
+    return max(rates, key=lambda name: float(np.mean(rates[name])))
+
+
+def best_thresholds(config: Any, rows: Rows) -> tuple[dict[str, str], str]:
+    """Return the best threshold of each rule, and the best one for all."""
+    names, rules = list(config.thresholds), list(config.rules)
+    kept = {rule: careful(config, rows, rule, names) for rule in rules}
+    own = {rule: most(rates) if rates else names[0] for rule, rates in kept.items()}
+    rates = {
+        name: [pooled(row, rules, "tokens", "calls") for row in rows[name]]
+        for name in names
+        if all(name in kept[rule] for rule in rules)
+    }
+    return own, most(rates) if rates else names[0]
+
+
+def thresholds(config: Any, rows: Rows) -> dict[str, Any]:
+    """Compare the best threshold of each rule with the best one for all."""
+    own, one = best_thresholds(config, rows)
+    lines = []
+    for rule, best in own.items():
+        pair = [
+            [pooled(row, [rule], "tokens", "calls") for row in rows[name]]
+            for name in (best, one)
+        ]
+        gaps = [a - b for a, b in zip(*pair)]
+        cells = [spread(pair[0], ".2f"), spread(pair[1], ".2f"), spread(gaps, "+.2f")]
+        lines.append([rule, best, *cells])
+    heads = ("rule", "best threshold", "tokens a call", f"of {one}", "more by")
+    return table("Best threshold of each rule", heads, lines, BEST.format(config.loss))
 
 
 def same_texts(config: Any, rows: Rows) -> dict[str, Any]:
@@ -192,10 +240,12 @@ def first(row: Row, other: Row) -> Row:
 def directions(config: Any, rows: Rows, claims: Sequence[Any]) -> dict[str, Any]:
     """Test every claim that an arm is better than another on some rules."""
     lines = []
-    for better, worse, name in claims:
-        rules = group(config.rules, name)
+    for better, worse, name, field in claims:
+        rules, sign = group(config.rules, name), -1 if field == CALLS else 1
         pairs = list(zip(rows[better], rows[worse]))
-        gaps = [pooled(a, rules, "right") - pooled(b, rules, "right") for a, b in pairs]
+        gaps = [
+            sign * (pooled(a, rules, field) - pooled(b, rules, field)) for a, b in pairs
+        ]
         mean = float(np.mean(gaps))
         error = float(np.std(gaps, ddof=1)) / len(gaps) ** 0.5 if len(gaps) > 1 else 0
         holds = "yes" if mean > 2 * error else "no" if mean < -2 * error else "even"
@@ -204,7 +254,13 @@ def directions(config: Any, rows: Rows, claims: Sequence[Any]) -> dict[str, Any]
             for arm in (better, worse)
         ]
         cells = [f"{calls[0]:.2f}", f"{calls[1]:.2f}", spread(gaps, "+.3f"), holds]
-        lines.append([f"{better} better than {worse}", ", ".join(rules), *cells])
+        words = "in fewer calls" if field == CALLS else "better"
+        which = ALL if name == ALL else ", ".join(rules)
+        lines.append([f"{better} {words} than {worse}", which, *cells])
+    if {*config.thresholds} <= {*rows}:
+        count = len({*best_thresholds(config, rows)[0].values()})
+        cells = ["–", "–", f"{count} different", "yes" if count > 1 else "no"]
+        lines.append(["no threshold is best for all rules", ALL, *cells])
     heads = ("claim", "rules", "calls", "calls of the other", "better by", "holds")
     return table("Directions", heads, lines, CLAIMED)
 
@@ -227,7 +283,12 @@ SAME = (
     "On the lists that the schedule writes, the first of those. same texts: of all "
     "seeds and rules; calls and nodes as in the first table."
 )
+BEST = (
+    "The most tokens a call of the thresholds that lose at most {:g} of the "
+    "reference's accuracy on the rule; the other column is of the threshold that is "
+    "best among those that do so on all rules (of the most careful one if none does)."
+)
 CLAIMED = (
-    "better by: accuracy, paired by seed ± standard error; yes and no: by more than "
-    "two of them."
+    "better by: accuracy, or calls saved, paired by seed ± standard error; yes and no: "
+    "by more than two of them."
 )

@@ -132,6 +132,22 @@ def test_masked_diffusion_learns_the_same_on_a_mesh():
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("case", ["recompute", "dual", "block_causal", "freedave"])
+def test_canvases_on_a_mesh(case):
+    """Eight ragged canvases, greedily and sampled: tokens and order of their commits.
+
+    Planted: every device has its neighbour's part of a weight.
+    """
+    for heat, texts in ran("written_canvases.py", case).items():
+        assert {"fault neighbours", "2x2x2"} < set(texts)
+        distinct = {json.dumps(text) for text in texts["one"]}
+        assert len(distinct) == 8, "rows that cannot differ"
+        for mesh, text in texts.items():
+            same = text == texts["one"]
+            assert same != mesh.startswith("fault"), (case, heat, mesh)
+
+
+@pytest.mark.long
 def test_grammars_on_a_mesh():
     """A sharded vocabulary: the same texts, and the mask gathers nothing."""
     found = ran("grammars.py")

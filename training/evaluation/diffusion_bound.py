@@ -29,8 +29,9 @@ from training.objectives.language_models import masked_diffusion
 from training.objectives.language_models.next_token import cross_entropy
 
 RATES = (0.15, 0.5, 0.85)  # shares of masked tokens whose hits are measured
-# Maps tokens with masks and the clean text, int32[B, L], to float32[B, L, V].
-Law = Callable[[Any, Any], Any]
+# Maps tokens with masks and the clean text, int32[B, L], to float32[B, L, V]. What a
+# third argument of their shape marks by 1 stands behind the texts, and is not seen.
+Law = Callable[..., Any]
 
 
 class Bound(NamedTuple):
@@ -49,9 +50,10 @@ def law(lm: Any, block: int = 0) -> Law:
     config = lm.config
 
     @jax.jit
-    def run(params: Any, tokens: Any, clean: Any) -> Any:
+    def run(params: Any, tokens: Any, clean: Any, behind: Any = None) -> Any:
         beside = {"clean": clean, "block": block, "most": block} if block else {}
-        return masked_diffusion.logits(config, params, tokens, **beside)
+        about = (config, params, tokens)
+        return masked_diffusion.logits(*about, segments=behind, **beside)
 
     return functools.partial(run, lm.params)
 

@@ -72,6 +72,21 @@ def test_answers_alone_are_masked(config):
     assert drawn.min() < 0.5
 
 
+def test_longer_canvases_end_in_eos(config):
+    """All of the tail may be masked; planted: the canvas of the answer alone."""
+    long, short = (list_models.Stream(config, 0, canvas) for canvas in (14, 0))
+    (a, b) = (stream.batch(0) for stream in (long, short))
+    assert a["tokens"].shape[1] == b["tokens"].shape[1] + 7
+    assert (a["length"] == b["length"] + 7).all()
+    for row, size, text in zip(a["tokens"], a["length"], b["tokens"]):
+        assert (row[size - 8 : size] == IDS["<eos>"]).all()
+        assert (row[: size - 7] == text[: size - 7]).all()
+    place, size = np.arange(a["tokens"].shape[1]), a["length"][:, None]
+    tail = (place >= size - 7) & (place < size)
+    share = (a["shown"][tail] == IDS["<mask>"]).mean()
+    assert 0.3 < share < 0.7
+
+
 def test_the_loss_is_a_bound_of_the_nats(config):
     """An even law of V tokens has ln V nats a token, whatever is masked.
 

@@ -99,13 +99,62 @@ def test_same_texts(config, rows):
 
 def test_directions(config, rows):
     """Gaps .5 and .5 hold, and do not the other way round (planted)."""
-    found = tables.directions(config, rows, [("1 a step", "7 a step", "shuffle")])
+    found = tables.directions(
+        config, rows, [("1 a step", "7 a step", "shuffle", "right")]
+    )
     (line,) = found["lines"]
     assert line[2:] == ["3.00", "1.00", "+0.500 ± +0.000", "yes"]
-    found = tables.directions(config, rows, [("7 a step", "1 a step", "one")])
+    found = tables.directions(config, rows, [("7 a step", "1 a step", "one", "right")])
     assert found["lines"][0][1] == "copy" and found["lines"][0][-1] == "no"
-    same = tables.directions(config, rows, [("1 a step", "1 a step", "several")])
+    same = tables.directions(
+        config, rows, [("1 a step", "1 a step", "several", "right")]
+    )
     assert same["lines"][0][-1] == "even"
+    calls = [("7 a step", "1 a step", "all", "calls")]
+    (line,) = tables.directions(config, rows, calls)["lines"]
+    assert line[:2] == ["7 a step in fewer calls than 1 a step", "all"]
+    assert line[2:] == ["1.00", "3.00", "+2.000 ± +0.000", "yes"]
+    planted = [("7 a step", "1 a step", "all", "right")]  # accuracy in place of calls
+    assert tables.directions(config, rows, planted)["lines"][0][-1] == "no"
+
+
+def test_no_threshold_is_best_for_all(config, rows):
+    """Copy bears the low one, shuffle does not; planted: rules that both bear it."""
+    config.thresholds = ("threshold .9", "threshold .5")
+    both = row([1, 1], [3, 3])
+    low = {
+        "copy": row([1, 1], [1, 1])["copy"],
+        "shuffle": row([0, 0], [1, 1])["shuffle"],
+    }
+    rows = {**rows, "threshold .9": [both, both], "threshold .5": [low, low]}
+    own, one = tables.best_thresholds(config, rows)
+    assert own == {"copy": "threshold .5", "shuffle": "threshold .9"}
+    assert one == "threshold .9"
+    lines = tables.thresholds(config, rows)["lines"]
+    assert lines[0][1:] == [
+        *("threshold .5", "3.00 ± 0.00", "1.00 ± 0.00"),
+        "+2.00 ± +0.00",
+    ]
+    assert lines[1][4] == "+0.00 ± +0.00"
+    line = tables.directions(config, rows, [])["lines"][-1]
+    assert line[0] == "no threshold is best for all rules" and line[-1] == "yes"
+    planted = {**rows, "threshold .5": [row([1, 1], [1, 1])] * 2}
+    assert tables.directions(config, planted, [])["lines"][-1][-1] == "no"
+    # Where all lose too much, the most careful one stands.
+    none = {**rows, "threshold .9": [row([0, 0], [3, 3])] * 2}
+    own, one = tables.best_thresholds(config, none)
+    assert own["shuffle"] == one == "threshold .9"
+
+
+def test_arms_of_other_models_are_no_schedule(config, rows):
+    """Planted: the fewest calls, by the oracle, would be every rule's schedule."""
+    arm = {"name": "oracle filter", "schedule": config.arms[0]["schedule"]}
+    rows = {**rows, "oracle filter": [row([1, 1], [1, 1])] * 2}
+    best = lambda: [line[1] for line in tables.cheapest(config, rows)["lines"]]
+    config.arms = (*config.arms, {**arm, "oracle": True})
+    assert best() == ["1 a step", "1 a step"]
+    config.arms = (*config.arms[:-1], arm)
+    assert best() == ["oracle filter"] * 2
 
 
 def test_groups_of_rules():
@@ -114,6 +163,7 @@ def test_groups_of_rules():
     assert tables.group(rules, "one") == single
     assert tables.group(rules, "several") == ["shuffle", "replace_random"]
     assert tables.group(rules, "copy") == ["copy"] and tables.group(rules, "x") == []
+    assert tables.group(rules, "all") == [*rules]
 
 
 def test_all_tables(config, rows):
