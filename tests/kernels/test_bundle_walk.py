@@ -33,7 +33,7 @@ def test_a_pipeline_by_hand():
     """1 + 4 * 13 + 3 + 1 bundles.
 
     Planted: five turns; a copy in the first turn alone; a copy that stays in fast
-    memory; a turn more by a slot that is no slot.
+    memory. The order of the names that meet in a phi changes nothing.
     """
     expected = Count(bundles=57, copies=3, copied=3 * 4 * 32)
     assert bundle_walk.count(PIPELINE) == expected
