@@ -44,9 +44,10 @@ def chain(
 
 
 def select(tree: base.TokenTree, kept: Array) -> base.TokenTree:
-    """Keep the nodes `kept` int32[B, M] of a tree, in rising order; -1 makes padding.
+    """Keep the nodes `kept` int32[B, M] of a tree, in this order; -1 makes padding.
 
-    Every kept node's parent must be kept. `logits` and `slots` are kept with them.
+    Every kept node's parent must be kept, before it. `logits` and `slots` are kept with
+    them.
     """
     rows = jnp.arange(kept.shape[0])[:, None]
     live, at = kept >= 0, jnp.maximum(kept, 0)

@@ -7,7 +7,8 @@ with c(.) the tokenizer's own spelling (`automata/forced_text.py`),
 
     chain = the first `tokens` of c(b_1 .. b_n)
 
-beside the tree of `inner`, whose nodes it shares where they agree. Where `inner` drafts
+before the tree of `inner`, whose nodes it shares where they agree: a block that is cut
+to fewer nodes keeps first siblings longest. Where `inner` drafts
 a chain, or by samples whose law counts, a row with forced text has that alone. The
 verifier decides: a model may spell the text otherwise, and the law stays that of plain
 decoding under the grammar. Without a grammar this is `inner`.
@@ -141,10 +142,28 @@ def _beside(
     sampled = grown.draw in (base.IID, base.NO_REPLACE)
     if not (sampled or grown.linear):
         nodes = rasd.join(grown, values[:, None], count[:, None])
-        return replace(nodes, depth=depth)
+        there = nodes.kind == base.CANDIDATE
+        about = nodes.tokens, nodes.parents, there, values, count
+        order = jax.vmap(_path_first)(*about)
+        return replace(tree.select(nodes, order), depth=depth)
     chain = tree.chain(root, values, count)
     jump, rest = (lookup_or_model.wider(nodes, size) for nodes in (chain, grown))
     return lookup_or_model.either(count > 0, jump, rest, depth)
+
+
+def _path_first(tokens, parents, there, values, count) -> Array:
+    """★ Order nodes so that a path of theirs comes first, behind the root, int32[N]."""
+
+    def step(at: Array, step: tuple[Array, Array]) -> tuple[Array, Array]:
+        token, live = step
+        child = there & (parents == at) & (tokens == token)
+        at = jnp.where(live, jnp.argmax(child), at).astype(jnp.int32)
+        return at, at
+
+    live = jnp.arange(values.shape[0]) < count
+    path = lax.scan(step, jnp.int32(0), (values, live))[1]
+    off = jnp.ones(there.shape, bool).at[path].set(False).at[0].set(False)
+    return jnp.argsort(off, stable=True).astype(jnp.int32)
 
 
 def _cut(outcome: base.Outcome, writer: base.Drafter) -> base.Outcome:

@@ -72,6 +72,7 @@ def plain(rows) -> list[list[int]]:
     return texts(Method(), rows)
 
 
+@pytest.mark.long
 def test_planted_constraint_is_not_carried_down_a_path(monkeypatch):
     """At every node the tokens are allowed that are so at the root."""
 

@@ -1,11 +1,15 @@
 """Jump-forward: plain decoding's texts, fewer calls, and what inner drafters miss."""
 
+from dataclasses import replace
+
+import jax.numpy as jnp
 import pytest
 
 import decoding
-from decoding import Method, Spec
+from decoding import Method, Spec, tree
 from decoding.conformance import kit
-from decoding.drafters import forced
+from decoding.drafters import forced, rasd
+from decoding.loops import engines
 from models.errors import MethodError
 
 # Over the toy's letters a to g: a letter is free, then five are forced.
@@ -71,6 +75,40 @@ def test_fewer_calls_than_the_inner_drafter():
     alone, beside = call(inner), call(method("drafters/token_recycling", None))
     assert beside.tokens == alone.tokens
     assert beside.stats.target_calls.sum() < alone.stats.target_calls.sum()
+
+
+def test_a_path_comes_first():
+    """Of root 9 with children 1, 2, behind 2 a 4: the path 2, 3, which was joined.
+
+    Planted: as they were joined, parents come first, too, but not the path.
+    """
+    row = lambda *values: jnp.array([values], jnp.int32)
+    nodes = tree.chain(row(9)[0], row(1, 2, 4), row(3)[0])
+    nodes = replace(nodes, parents=row(-1, 0, 0, 2), linear=False)
+    found = forced._beside(nodes, row(9)[0], row(2, 3), row(2)[0], 6, 3)
+    assert found.tokens[0, :5].tolist() == [9, 2, 3, 1, 4]
+    assert found.parents[0, :5].tolist() == [-1, 0, 1, 0, 1]
+    joined = rasd.join(nodes, row(2, 3)[:, None], row(2))
+    assert joined.tokens[0, :3].tolist() == [9, 1, 2]
+    without = forced._beside(nodes, row(9)[0], row(2, 3), row(0)[0], 6, 3)
+    assert without.tokens[0, :4].tolist() == [9, 1, 2, 4]
+
+
+@pytest.mark.long
+def test_forced_text_comes_first(monkeypatch):
+    """In a block of three nodes it is not cut off, though the drafter has more.
+
+    Planted: as the last sibling it is.
+    """
+    drafter = method("drafters/token_recycling", None)
+    calls = lambda: call(drafter, width=3).stats.target_calls.sum()
+    alone = call(Method(kit.spec("drafters/token_recycling")), width=3)
+    ahead = calls()
+    assert ahead < alone.stats.target_calls.sum()
+    monkeypatch.setattr(engines, "_ENGINES", {})
+    last = lambda tokens, *_: jnp.arange(tokens.shape[0])
+    monkeypatch.setattr(forced, "_path_first", last)
+    assert ahead < calls()
 
 
 def test_jump_forward_is_the_same(plain):
