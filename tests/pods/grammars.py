@@ -40,6 +40,10 @@ class Tokens:
         rest = CONFIG.vocab_size - len(every)
         return every + [b"\xff" + str(i).encode() for i in range(rest)]
 
+    def decode(self, ids: list[int]) -> str:
+        spelled = self.token_bytes()
+        return b"".join(spelled[i] for i in ids).decode(errors="replace")
+
 
 TOKENIZER = Tokens()
 
@@ -61,7 +65,7 @@ def texts(lm: models.Loaded) -> list[list[int]]:
 def sent(lm: models.Loaded, is_held: bool) -> int:
     """Count the gathers of rounds under a grammar, or under banned tokens."""
     grammar = Spec("constraints/grammar", grammars=(SOURCES[1],))
-    banned = Spec("transforms/ban_tokens", tokens=(3, 4))
+    banned = Spec("transforms/ban_tokens", bans=(3, 4))
     method = Method(transforms=(grammar if is_held else banned,))
     there = dataclasses.replace(lm, tokenizer=TOKENIZER)
     with engines.apart():
