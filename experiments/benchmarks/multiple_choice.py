@@ -49,6 +49,8 @@ def read(lm: Any, source: str, count: int = 0) -> list[Question]:
                 row[x] for x in ("question", "answers", "right")
             )
             pairs = [encoded(lm, question, answer) for answer in answers]
+            if right < 0:
+                raise IndexError(f"right={right}")
             right = range(len(pairs))[right]
         except (ValueError, KeyError, TypeError, IndexError) as error:
             raise DataError(

@@ -46,6 +46,7 @@ def test_questions_of_a_file(lm, tmp_path):
     [
         ({"question": "a", "answers": ["b", "c"]}, "right"),
         ({"question": "a", "answers": ["b", "c"], "right": 2}, "index"),
+        ({"question": "a", "answers": ["b", "c"], "right": -1}, "right=-1"),
         ({"question": "a", "answers": ["b"], "right": 0}, "two answers"),
         ({"question": "a", "answers": ["b", ""], "right": 0}, "with words"),
         ({"question": "", "answers": ["b", "c"], "right": 0}, "needs words"),
