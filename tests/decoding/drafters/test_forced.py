@@ -95,7 +95,7 @@ def test_a_path_comes_first():
 
 
 @pytest.mark.long
-def test_forced_text_comes_first(monkeypatch):
+def test_forced_text_comes_first(plain, monkeypatch):
     """In a block of three nodes it is not cut off, though the drafter has more.
 
     Planted: as the last sibling it is.
@@ -103,7 +103,9 @@ def test_forced_text_comes_first(monkeypatch):
     drafter = method("drafters/token_recycling", None)
     calls = lambda: call(drafter, width=3).stats.target_calls.sum()
     alone = call(Method(kit.spec("drafters/token_recycling")), width=3)
-    ahead = calls()
+    narrow = call(drafter, width=3)
+    assert narrow.tokens == plain.tokens
+    ahead = narrow.stats.target_calls.sum()
     assert ahead < alone.stats.target_calls.sum()
     monkeypatch.setattr(engines, "_ENGINES", {})
     last = lambda tokens, *_: jnp.arange(tokens.shape[0])
