@@ -55,7 +55,11 @@ EXTRAS = {
     ],
     # jax names the libtpu that each of its versions was tested with. There are wheels
     # for Linux on x86-64; elsewhere the extra is empty, and tests that need it skip.
-    "tpu": ['jax[tpu]; sys_platform=="linux" and platform_machine=="x86_64"'],
+    # flatbuffers: programs that are handed to another process are written with it.
+    "tpu": [
+        'jax[tpu]; sys_platform=="linux" and platform_machine=="x86_64"',
+        "flatbuffers>=24",
+    ],
     "cuda": ["jax[cuda12]"],
     "peers": ["torch>=2.6", "transformers>=4.57"],
 }

@@ -14,12 +14,14 @@ Needs the extra `tpu`.
 import collections
 import functools
 import pathlib
-import pickle
 import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+
+import jax
+import jax.export
 
 from kernels import aot, bundle_text, bundle_walk, chips, compiler_dumps, hlo
 from kernels.bundle_text import DELAY_SLOTS, Bundle, BundlesError
@@ -85,15 +87,15 @@ def compiled(chip: str, function: Callable, *shapes: Any) -> Program:
 
     Args:
         chip: a key of `aot.TOPOLOGIES`.
-        function: of arrays; another process imports it by its name.
+        function: of arrays; another process reads it as StableHLO.
         shapes: its arguments, trees of ShapeDtypeStruct.
 
     Raises:
         BundlesError: no final bundles; the message has the compiler's last lines.
     """
     with compiler_dumps.folder() as folder:
-        asked, written = folder / "asked.pickle", folder / "program.txt"
-        asked.write_bytes(pickle.dumps((function, shapes)))
+        asked, written = folder / "asked.stablehlo", folder / "program.txt"
+        asked.write_bytes(_exported(function, *shapes))
         paths = str(asked), str(written)
         done = compiler_dumps.compile_in(
             folder, "kernels.program_bundles", chip, *paths, flags=FLAGS
@@ -106,6 +108,12 @@ def compiled(chip: str, function: Callable, *shapes: Any) -> Program:
                 f"{' '.join((*compiler_dumps.FLAGS, *FLAGS))}. {done.stderr[-2000:]}"
             )
         return assembled(texts, written.read_text())
+
+
+def _exported(function: Callable, *shapes: Any) -> bytes:
+    leaves, tree = jax.tree.flatten(shapes)
+    flat = lambda *given: jax.tree.leaves(function(*tree.unflatten(given)))
+    return jax.export.export(jax.jit(flat), platforms=["tpu"])(*leaves).serialize()
 
 
 def final_programs(folder: pathlib.Path) -> dict[str, str]:
@@ -223,8 +231,8 @@ def _estimates(program: str) -> dict[str, int]:
 
 
 def _main(chip: str, asked: str, written: str) -> None:
-    function, shapes = pickle.loads(pathlib.Path(asked).read_bytes())
-    program = aot.compile_for(chip, function, *shapes)
+    exported = jax.export.deserialize(bytearray(pathlib.Path(asked).read_bytes()))
+    program = aot.compile_for(chip, exported.call, *exported.in_avals)
     pathlib.Path(written).write_text(program.as_text())
 
 

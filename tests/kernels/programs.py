@@ -1,4 +1,4 @@
-"""Small programs that another process compiles by their names."""
+"""Small programs whose bundles are counted."""
 
 import jax
 import jax.numpy as jnp

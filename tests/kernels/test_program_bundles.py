@@ -119,6 +119,7 @@ def test_names_of_dumps(tmp_path):
 
 def test_a_compiler_that_fails_is_named(monkeypatch):
     """Planted: a process that ends with an error, and one that writes no dumps."""
+    monkeypatch.setattr(program_bundles, "_exported", lambda *a: b"")
     for code in (1, 0):
         done = subprocess.CompletedProcess((), code, stderr="no such flag")
         monkeypatch.setattr(compiler_dumps, "compile_in", lambda *a, d=done, **k: d)
