@@ -112,8 +112,9 @@ def compiled(chip: str, function: Callable, *shapes: Any) -> Program:
 
 def _exported(function: Callable, *shapes: Any) -> bytes:
     leaves, tree = jax.tree.flatten(shapes)
-    flat = lambda *given: jax.tree.leaves(function(*tree.unflatten(given)))
-    return jax.export.export(jax.jit(flat), platforms=["tpu"])(*leaves).serialize()
+    flat = lambda *given: jax.tree.leaves(function(*jax.tree.unflatten(tree, given)))
+    exported = jax.export.export(jax.jit(flat), platforms=["tpu"])(*leaves)
+    return bytes(exported.serialize())
 
 
 def final_programs(folder: pathlib.Path) -> dict[str, str]:
