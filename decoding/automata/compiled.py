@@ -37,8 +37,8 @@ from decoding.automata.lift import Lifted
 from models import compile_cache, storage
 from models.errors import ConstraintError, hint
 
-VERSION = 5  # of the lifted form on disk
-MOST_STEPS = 4_000_000  # of a grammar's walk over the vocabulary: some seconds
+VERSION = 6  # of the lifted form on disk
+MOST_STEPS = 12_000_000  # of a grammar's walk over the vocabulary: some seconds
 MOST = 512  # grammars in memory, least recently used first out
 KINDS = ("json_schema", "gbnf", "lark", "ebnf", "regex")
 _FIRST = {"lark": "start", "gbnf": "root", "ebnf": "root", "regex": ""}

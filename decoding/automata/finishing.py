@@ -30,11 +30,11 @@ class Rows(NamedTuple):
 
 
 class _Way(NamedTuple):
-    """One byte from a state, and where it leads."""
+    """One byte from a state, and where it leads; or a call, with whatever it reads."""
 
     source: int
-    byte: int
-    state: int
+    byte: int  # -1: that of the call
+    state: int  # behind the byte; of a call, where it begins
     pushed: tuple[int, ...]  # calling states
 
 
@@ -47,20 +47,37 @@ class _Reads(NamedTuple):
 
 def finishing(rows: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return `need`, `cost` and `exit` of each state, int32[Q]."""
-    ways = list(_ways(rows))
+    runs = [list(_runs(rows, q)) for q in range(len(rows.over))]
+    may_end = [
+        over or any(to & POP for to, _, _ in own) for over, own in zip(rows.over, runs)
+    ]
+    ways = list(_ways(rows, runs, may_end))
     users: list[list[int]] = [[] for _ in rows.over]
     counts = []  # of the states that a way depends on
-    for i, way in enumerate(ways):
-        taken = {way.state}
-        for q in way.pushed:
-            taken.update(rows.back[q].values())
-        counts.append(len(taken))
-        for state in taken:
+    for i, (_, _, state, pushed) in enumerate(ways):
+        if pushed:
+            taken = {state, *(t for q in pushed for t in rows.back[q].values())}
+            counts.append(len(taken))
+            for behind in taken:
+                users[behind].append(i)
+        else:
+            counts.append(1)
             users[state].append(i)
-    need, _ = _least(rows, ways, users, counts, is_bytes=False)
-    cost, chosen = _least(rows, ways, users, counts, is_bytes=True)
-    exits = [-1 if way < 0 else ways[way].byte for way in chosen]
+    parts = rows, ways, users, counts, may_end
+    need, _ = _least(*parts, is_bytes=False)
+    cost, chosen = _least(*parts, is_bytes=True)
+    exits = [_exit(ways, chosen, q) for q in range(len(rows.over))]
     return np.array(need, np.int32), np.array(cost, np.int32), np.array(exits, np.int32)
+
+
+def _exit(ways: list[_Way], chosen: list[int], q: int) -> int:
+    """Return the byte with which a state finishes; -1: none."""
+    while chosen[q] >= 0:
+        way = ways[chosen[q]]
+        if way.byte >= 0:
+            return way.byte
+        q = way.state
+    return -1
 
 
 def _runs(rows: Rows, q: int) -> Iterator[tuple[int, int, int]]:
@@ -72,10 +89,35 @@ def _runs(rows: Rows, q: int) -> Iterator[tuple[int, int, int]]:
         byte += rows.lengths[i]
 
 
-def _ways(rows: Rows) -> Iterator[_Way]:
-    """Yield the ways of all states, each once, with its least byte."""
-    runs = [list(_runs(rows, q)) for q in range(len(rows.over))]
+def _bytes(runs: list[tuple[int, int, int]]) -> int:
+    """Return the bytes of some runs, as the bits of an int."""
+    return sum(((1 << count) - 1) << first for _, first, count in runs)
+
+
+def _string_costs(runs: list[list[tuple[int, int, int]]], may_end: list[bool]) -> list:
+    """Return the bytes that finishing takes in each state of STRING."""
+    costs = [0 if ends else FAR for ends in may_end[:STRING]]
+    before: list[int] = []
+    while costs != before:
+        before = costs.copy()
+        for q, cost in enumerate(before):
+            if cost:
+                costs[q] = min([1 + costs[to] for to, _, _ in runs[q]], default=FAR)
+    return costs
+
+
+def _ways(
+    rows: Rows, runs: list[list[tuple[int, int, int]]], may_end: list[bool]
+) -> Iterator[_Way]:
+    """Yield the ways of all states, each once, with its least byte.
+
+    A call is one way if its value must read a byte, and may read any that it can. Of a
+    string, whose states take no calls, the shortest way is enough. Other calls are
+    followed to what they read.
+    """
     known: dict[tuple[int, int, int], _Reads] = {}
+    every: dict[int, int] = {}  # bytes that a called state can read
+    costs = _string_costs(runs, may_end)
 
     def reads(at: int, low: int, high: int) -> _Reads:
         """Follow calls and returns until bytes of [low, high) are read."""
@@ -103,13 +145,53 @@ def _ways(rows: Rows) -> Iterator[_Way]:
         known[key] = _Reads(read, popped)
         return known[key]
 
+    def is_one(q: int, to: int) -> bool:
+        """Whether a call is one way."""
+        inner = to - CALL
+        if may_end[inner]:
+            return False
+        if inner not in every:
+            every[inner] = _bytes(runs[inner])
+        return not every[inner] & ~_bytes([run for run in runs[q] if run[0] == to])
+
+    def in_string(q: int, to: int) -> dict[tuple[int, tuple[int, ...]], int]:
+        """Return the first byte with which a called string ends, by where it leads."""
+        own = [run for run in runs[q] if run[0] == to]
+        found = [
+            read for _, low, n in own for read in reads(to - CALL, low, low + n).read
+        ]
+        if not found:
+            return {}
+        state, _, byte = min(found, key=lambda read: costs[read[0]])
+        return {(state, (q,)): byte}
+
     for q, over in enumerate(rows.over):
         if over:
             continue
         leads: dict[tuple[int, tuple[int, ...]], int] = {}
-        for state, pushed, byte in reads(q, 0, 256).read:
-            way = state, pushed
-            leads[way] = min(byte, leads.get(way, byte))
+        is_whole: dict[int, bool] = {}
+        for to, first, count in runs[q]:
+            if not to & KINDS:
+                leads.setdefault((to, ()), first)
+            elif to & CALL:
+                if to not in is_whole:
+                    is_whole[to] = is_one(q, to)
+                    if is_whole[to]:
+                        leads[to - CALL, (q,)] = -1
+                    elif to - CALL < STRING:
+                        leads |= in_string(q, to)
+                if is_whole[to] or to - CALL < STRING:
+                    continue
+                inner = reads(to - CALL, first, first + count)
+                found = [
+                    (state, (q, *above), byte) for state, above, byte in inner.read
+                ]
+                for label, low, high in inner.popped:
+                    if (after := rows.back[q].get(label)) is not None:
+                        found += reads(after, low, high).read
+                for state, above, byte in found:
+                    key = state, above
+                    leads[key] = min(byte, leads.get(key, byte))
         yield from (_Way(q, byte, *way) for way, byte in leads.items())
 
 
@@ -118,42 +200,47 @@ def _least(
     ways: list[_Way],
     users: list[list[int]],
     counts: list[int],
+    may_end: list[bool],
     is_bytes: bool,
 ) -> tuple[list[int], list[int]]:
-    """Return the least bytes, or else calling states, and the way taken; -1: none."""
+    """Return the least bytes, or else calling states, and the way taken; -1: none.
+
+    Of equal ways the first is taken.
+    """
     least, chosen = [FAR] * len(rows.over), [-1] * len(rows.over)
     left = counts.copy()
-    heap = [(0, q, -1) for q in range(len(rows.over)) if _may_end(rows, q)]
-    heapq.heapify(heap)
-    while heap:
-        value, state, way_in = heapq.heappop(heap)
-        if least[state] != FAR:
-            continue
-        least[state], chosen[state] = value, way_in
-        for i in users[state]:
-            left[i] -= 1
-            if left[i]:
+    waiting = {0: [(q, -1) for q, ends in enumerate(may_end) if ends]}
+    values = [0]
+    while values:
+        value = heapq.heappop(values)
+        for state, way_in in waiting[value]:  # grows while it is read
+            if least[state] != FAR:
+                if least[state] == value:
+                    chosen[state] = min(chosen[state], way_in)
                 continue
-            way = ways[i]
-            if least[way.source] == FAR:
+            least[state], chosen[state] = value, way_in
+            for i in users[state]:
+                left[i] -= 1
+                if left[i] or least[(way := ways[i]).source] != FAR:
+                    continue
                 if way.pushed:
                     total = _total(rows, way, least, is_bytes)
                 else:
                     total = value + is_bytes
-                heapq.heappush(heap, (total, way.source, i))
+                if total not in waiting:
+                    waiting[total] = []
+                    heapq.heappush(values, total)
+                waiting[total].append((way.source, i))
     return least, chosen
-
-
-def _may_end(rows: Rows, q: int) -> bool:
-    return rows.over[q] or any(to & POP for to, _, _ in _runs(rows, q))
 
 
 def _total(rows: Rows, way: _Way, least: list[int], is_bytes: bool) -> int:
     """Return what a way takes, given what the states behind it take."""
-    worst = [max(least[after] for after in rows.back[q].values()) for q in way.pushed]
+    worst = [max([least[t] for t in rows.back[q].values()]) for q in way.pushed]
     if not is_bytes:
-        heights = [height + value for height, value in enumerate(worst)]
-        return max([len(way.pushed) + least[way.state], *heights])
-    in_string = bool(way.pushed) and way.state < STRING
-    short = rows.span[way.pushed[-1]][0] if in_string else 0
-    return 1 + least[way.state] + short + sum(worst)
+        return max(
+            len(way.pushed) + least[way.state],
+            max([height + value for height, value in enumerate(worst)]),
+        )
+    short = rows.span[way.pushed[-1]][0] if way.state < STRING else 0
+    return (way.byte >= 0) + least[way.state] + short + sum(worst)

@@ -7,7 +7,13 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
-from decoding.automata import arena, rests, string_insides, token_trie
+from decoding.automata import (
+    arena,
+    rests,
+    string_insides,
+    token_levels,
+    token_trie,
+)
 from decoding.automata.byte_machine import ByteMachine
 from decoding.automata.lift import Lifted, Lists
 from models import storage
@@ -20,9 +26,10 @@ _FIELDS |= dict.fromkeys(("own", "returns", "pairs", "jumps"), _LISTS)
 # What is kept: tuples of arrays and ints, of which only the leaves are written.
 LIFTED = Lifted(**_FIELDS)
 TRIE = token_trie.Trie([], *range(6))  # type: ignore[arg-type]
-INSIDES = string_insides.Insides(*range(7))  # type: ignore[arg-type]
+_LEVELS = token_levels.Levels(*range(3))  # type: ignore[arg-type]
+INSIDES = string_insides.Insides(0, 0, 0, _LEVELS, 0)  # type: ignore[arg-type]
 _PLACES = rests.Places(*range(len(rests.Places._fields)))  # type: ignore[arg-type]
-_RESTS = rests.Rests([], TRIE, _PLACES, _PLACES)
+_RESTS = rests.Rests([], TRIE, _PLACES, _PLACES, _LEVELS)
 _STRINGS: Any = (arena.Strings(LIFTED, 0), _RESTS, 0, 0)  # type: ignore[arg-type]
 _NAME = "leaf_{}".format
 

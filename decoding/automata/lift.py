@@ -132,9 +132,7 @@ def lift(
         ended = tuple(map(np.concatenate, zip(ended, behind.ended)))
         rise, grow = np.maximum(rise, behind.rise), np.maximum(grow, behind.grow)
         rows.jump(machine, begin, walk, jumps)
-    order = np.lexsort((tokens.token, tokens.state))
-    tokens = _Tokens(*(leaf[order] for leaf in tokens))
-    few = rows.fill(tokens, vocabulary, insides)
+    few = rows.fill(_sorted(tokens), vocabulary, insides)
     returns, pairs = _returning(size, *ended)
     classes, moves = steps(machine.moves)
     words = np.stack(rows.rows)
@@ -154,6 +152,14 @@ def lift(
         moves,
         no_lists(size),
     )
+
+
+def _sorted(tokens: _Tokens) -> _Tokens:
+    """Sort by state and token, of which there are at most 2^31 each."""
+    keys = tokens.state.astype(np.int64) << 32 | tokens.token.astype(np.int64) << 1
+    keys = np.sort(keys | tokens.is_plain)
+    token = (keys >> 1 & (1 << 31) - 1).astype(np.int32)
+    return _Tokens((keys >> 32).astype(np.int32), token, (keys & 1).astype(bool))
 
 
 def _cost(machine: ByteMachine, vocabulary: Trie) -> np.ndarray:
@@ -177,9 +183,11 @@ class _Rows:
 
     def __init__(self, size: int, vocab_size: int) -> None:
         self.row = np.zeros(size, np.int32)
-        self.vocab_size = vocab_size
         self.rows = [np.zeros((2, -(-vocab_size // 32)), np.uint32)]
         self.known: dict[bytes, int] = {}
+        # Of tokens in the sorted order; those that have none share the last.
+        self.rank = np.zeros(vocab_size, np.int64)
+        self.found = np.zeros((2, 1), bool)  # a row and its plain tokens, by rank
         # Tokens that end inside strings: their ranges, and the first range of a state.
         self.ranges = np.zeros((0, 4), np.int32)  # low, high, depth, is_plain
         self.first = np.zeros(size + 1, np.int64)
@@ -202,6 +210,9 @@ class _Rows:
         size = len(self.row)
         bounds = np.searchsorted(tokens.state, np.arange(size + 1))
         many = (np.diff(bounds) > FEW) | (np.diff(self.first) > 0)
+        self.found = np.zeros((2, len(vocabulary.order) + 1), bool)
+        self.rank[:] = len(vocabulary.order)
+        self.rank[vocabulary.order] = np.arange(len(vocabulary.order))
         pairs = np.stack([tokens.token, tokens.is_plain], 1).astype(np.int32)
         made: dict[tuple[bytes, bytes], int] = {}
         for q in np.flatnonzero(many).tolist():
@@ -221,19 +232,24 @@ class _Rows:
         insides: Insides | None,
     ) -> int:
         """Return the row of some tokens, and of those that end inside strings."""
-        allowed = np.zeros((2, self.vocab_size), bool)
-        if len(ranges):
-            assert insides is not None
-            plain = ranges[ranges[:, 3] > 0]
-            allowed[:, : len(vocabulary.order)] = insides.tokens(vocabulary, ranges)
-            if len(plain) < len(ranges):
-                allowed[1, : len(vocabulary.order)] = insides.tokens(vocabulary, plain)
-        allowed[0, own[:, 0]] = True
-        allowed[1, own[own[:, 1] > 0, 0]] = True
-        packed = pack(allowed)
-        row = self.known.setdefault(packed.tobytes(), len(self.rows))
+        plain = ranges[ranges[:, 3] > 0]
+        is_plain = own[:, 1] > 0
+        is_same = len(plain) == len(ranges) and bool(is_plain.all())
+        found = self.found[: 2 - is_same]
+        found[:] = False
+        found[0, self.rank[own[:, 0]]] = True
+        if not is_same:
+            found[1, self.rank[own[is_plain, 0]]] = True
+        for marked, some in zip(found, (ranges, plain)):
+            if len(some):
+                assert insides is not None
+                insides.mark(marked[:-1], some)
+        if (found[0] == found[-1]).all():
+            found = found[:1]
+        row = self.known.setdefault(np.packbits(found).tobytes(), len(self.rows))
         if row == len(self.rows):
-            self.rows.append(packed)
+            words = pack(np.stack([x.take(self.rank, mode="clip") for x in found]))
+            self.rows.append(np.broadcast_to(words, (2, words.shape[1])))
         return row
 
 
@@ -256,19 +272,9 @@ def _behind(
     insides: Insides,
 ) -> _Behind:
     """Read on behind the strings that end inside tokens, where their callers go on."""
-    none = np.zeros(0, np.int64)
-    jump, rank, end = [none], [none], [none]
-    for depth in np.unique(jumps.depth).tolist():
-        ranks, ends = insides.endings(depth)
-        at = np.flatnonzero(jumps.depth == depth)
-        low, high = (np.searchsorted(ranks, x[at]) for x in jumps[1:3])
-        source, place = expand(low, high)
-        jump.append(at[source])
-        rank.append(ranks[place])
-        end.append(ends[place])
-    of = np.concatenate(jump)
-    token = vocabulary.order[np.concatenate(rank)]
-    rest = rests_.places.rest(token, np.concatenate(end))
+    of, rank, end = insides.ends.within(jumps.low, jumps.high, jumps.depth)
+    token = vocabulary.order[rank]
+    rest = rests_.places.rest(token, end)
     of, token, rest = of[rest >= 0], token[rest >= 0], rest[rest >= 0]
     state = begin[jumps.origin[of]]
     after = machine.back[jumps.caller[of], 0]
@@ -297,13 +303,9 @@ def _ended(
 ) -> tuple[np.ndarray, ...]:
     """Return states, tokens inside which their values end, and codes of the rests."""
     ended = walk.returns()
-    source, at = expand(ended.low, ended.high)
-    token = vocabulary.order[at]
-    rest = rests_.places.rest(token, ended.depth[source])
-    good = rest >= 0
-    source, token, rest = source[good], token[good], rest[good]
-    code = ended.label[source].astype(np.int64) << SHIFT | rest
-    return begin[ended.origin[source]], token, code
+    of, rank, rest = rests_.inside.within(ended.low, ended.high, ended.depth)
+    code = ended.label[of].astype(np.int64) << SHIFT | rest
+    return begin[ended.origin[of]], vocabulary.order[rank], code
 
 
 def _returning(

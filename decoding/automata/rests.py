@@ -12,6 +12,7 @@ import numpy as np
 
 from decoding.automata import token_trie
 from decoding.automata.byte_machine import DEAD, STRING, ByteMachine
+from decoding.automata.token_levels import Levels, levels
 from decoding.automata.token_trie import Trie, Walk, expand
 
 NONE, WHOLE, PUSHES = -2, -1, -3  # codes of a rest: dead, read whole, and it pushes
@@ -37,6 +38,7 @@ class Rests(NamedTuple):
     trie: Trie
     places: Places  # of tokens
     inner: Places  # of the rests themselves
+    inside: Levels  # of tokens, the rests that are `places`
 
 
 class Codes(NamedTuple):
@@ -110,12 +112,25 @@ def collect(machine: ByteMachine, vocabulary: Trie, walk: Walk) -> Rests:
             counts[rest] |= then >= 0 and then != rest and counts[then]
     strings = [rest for rest, good in zip(ordered, counts) if good]
     number = {rest: i for i, rest in enumerate(strings)}
+    of_tokens = _places(vocabulary.strings, number)
     return Rests(
         strings,
         token_trie.trie(strings, has_empty=True),
-        _places(vocabulary.strings, number),
+        of_tokens,
         _places(strings, number),
+        _inside(vocabulary, of_tokens),
     )
+
+
+def _inside(vocabulary: Trie, places: Places) -> Levels:
+    """Sort the rests inside tokens."""
+    place = np.flatnonzero(places.ids >= 0)
+    token = np.searchsorted(places.offset, place, "right") - 1
+    rank = np.full(len(vocabulary.strings), -1)
+    rank[vocabulary.order] = np.arange(len(vocabulary.order))
+    is_read = rank[token] >= 0
+    place, token = place[is_read], token[is_read]
+    return levels(place - places.offset[token], rank[token], places.ids[place])
 
 
 def origins(machine: ByteMachine) -> np.ndarray:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from decoding.automata.byte_machine import BODY, DEAD, OVER, STRING, ByteMachine
+from decoding.automata.token_levels import Levels, levels
 from decoding.automata.token_trie import Trie, expand
 
 
@@ -18,41 +19,24 @@ class Insides(NamedTuple):
 
     offset: np.ndarray  # int64[N + 1]: of a token's places, in the sorted order
     whole: np.ndarray  # bool[places]: the string is still open at the token's end
-    every: np.ndarray  # bool[N]: `whole` of a token's first place; by token
-    level: np.ndarray  # int64[D + 1]: of the endings at a depth
-    rank: np.ndarray  # int32[E]: tokens in which a string ends that was entered there
-    end: np.ndarray  # int32[E]: bytes before the string's end
+    every: np.ndarray  # bool[N]: `whole` of a token's first place
+    ends: Levels  # of strings entered inside tokens: bytes before the string's end
     cost: int  # bytes that finishing an open string takes, at most
 
-    def endings(self, depth: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the ascending `rank` and the `end` of strings entered at a depth."""
-        at = slice(*self.level[depth : depth + 2])
-        return self.rank[at], self.end[at]
-
-    def tokens(self, vocabulary: Trie, ranges: np.ndarray) -> np.ndarray:
-        """Return the tokens bool[N] that end inside strings which they enter.
+    def mark(self, found: np.ndarray, ranges: np.ndarray) -> None:
+        """Mark the tokens that end inside strings which they enter.
 
         Args:
-            vocabulary: the tokens.
+            found: bool[N], in the sorted order; changed in place.
             ranges: low, high and depth of [E, 3] or more: tokens by their place in the
                 sorted order, and the bytes before their string's.
         """
-        at_once = ranges[ranges[:, 2] == 0]
-        covered = int((at_once[:, 1] - at_once[:, 0]).sum())
-        if 2 * covered > len(vocabulary.order):
-            # Nearly every token: what is not in the ranges takes fewer steps.
-            found = self.every.copy()
-            at_once = at_once[np.argsort(at_once[:, 0])]
-            lows = np.append(at_once[:, 0], len(vocabulary.order))
-            for low, high in zip([0, *at_once[:, 1].tolist()], lows.tolist()):
-                found[vocabulary.order[low:high]] = False
-            ranges = ranges[ranges[:, 2] > 0]
-        else:
-            found = np.zeros(len(vocabulary.order), bool)
         for low, high, depth in ranges[:, :3].tolist():
-            is_whole = self.whole[self.offset[low:high] + depth]
-            found[vocabulary.order[low:high][is_whole]] = True
-        return found
+            some = found[low:high]
+            if depth:
+                some |= self.whole[self.offset[low:high] + depth]
+            else:
+                some |= self.every[low:high]
 
 
 def read(machine: ByteMachine, vocabulary: Trie) -> Insides:
@@ -76,11 +60,9 @@ def read(machine: ByteMachine, vocabulary: Trie) -> Insides:
         place, at, state = place[live], at[live], state[live]
     depth = np.arange(len(flat)) - offset[rank]
     place = np.flatnonzero(end >= 0)
-    place = place[np.argsort(depth[place], kind="stable")]
-    level = np.searchsorted(depth[place], np.arange(depth.max(initial=-1) + 2))
-    rank = rank[place]
-    end = (end[place] - offset[rank]).astype(np.int32)
+    rank, depth = rank[place], depth[place]
+    ends = levels(depth, rank, end[place] - offset[rank])
     every, is_some = np.zeros(len(ranked), bool), lengths > 0
-    every[vocabulary.order[is_some]] = whole[offset[:-1][is_some]]
+    every[is_some] = whole[offset[:-1][is_some]]
     cost = int(machine.cost[:STRING].max())
-    return Insides(offset, whole, every, level, rank.astype(np.int32), end, cost)
+    return Insides(offset, whole, every, ends, cost)

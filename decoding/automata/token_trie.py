@@ -193,7 +193,7 @@ class Walk:
         self.machine, self.strings, self.follow = machine, strings, follow
         self.is_jumping = is_jumping
         self.calls = _Calls(machine)
-        self.stays: list[Ends] = []
+        self.stays: list[_Frontier] = []
         self.pops: list[Returns] = []
         self.jumped: list[Jumps] = []
         items = _Frontier(np.zeros((len(origins), 8), np.int32))
@@ -203,11 +203,10 @@ class Walk:
         self._ended(items.take(over >= 0), over[over >= 0], 0)
         items = items.take(over < 0)
         self._record(items)
-        depth, steps = 0, 0
+        depth, self.left, self.is_bounded = 0, most, most > 0
         while len(items):
             items = self._step(items, depth)
-            steps += len(items)
-            if most and steps > most:
+            if self.is_bounded and self.left < 0:
                 raise ConstraintError(
                     f"reading the vocabulary from its {len(origins)} states takes more "
                     f"than {most} steps: make it smaller, or use a smaller vocabulary "
@@ -229,6 +228,9 @@ class Walk:
         to = machine.moves[items.state[source], strings.byte[child]]
         live = to != DEAD
         source, child, to = source[live], child[live], to[live]
+        self.left -= len(source)
+        if self.left < 0 and self.is_bounded:  # before they are copied
+            return items
         todo = items.take(source)
         todo.node[:] = child
         ready: list[_Frontier] = []
@@ -303,16 +305,7 @@ class Walk:
 
     def _record(self, items: _Frontier) -> None:
         """Record the strings that end where `items` are."""
-        items = items.take(self.strings.here[items.node] > 0)
-        need, cost = self.machine.need[items.state], self.machine.cost[items.state]
-        rise = np.maximum(items.peak, items.height + need)
-        inside = (items.state < STRING) & (items.height > 0)
-        low = self.machine.span[self.calls.caller[items.top], 0]
-        cost = cost + np.where(inside, np.maximum(low - items.chars, 0), 0)
-        cost = cost + self.calls.cost[items.top]
-        rise = np.maximum(rise, self.calls.rise[items.top])
-        origin, node, chars = items.origin.copy(), items.node.copy(), items.chars.copy()
-        self.stays.append(Ends(origin, node, chars, rise, cost))
+        self.stays.append(items.take(self.strings.here[items.node] > 0))
 
     def _ended(self, items: _Frontier, label: np.ndarray, depth: int) -> None:
         """Record values that are over behind the byte of `items`."""
@@ -353,7 +346,15 @@ class Walk:
 
     def ends(self) -> Ends:
         """Return the strings that are read whole."""
-        return Ends(*(np.concatenate(leaves) for leaves in zip(*self.stays)))
+        items = _joined(self.stays)
+        need, cost = self.machine.need[items.state], self.machine.cost[items.state]
+        rise = np.maximum(items.peak, items.height + need)
+        inside = (items.state < STRING) & (items.height > 0)
+        low = self.machine.span[self.calls.caller[items.top], 0]
+        cost = cost + np.where(inside, np.maximum(low - items.chars, 0), 0)
+        cost = cost + self.calls.cost[items.top]
+        rise = np.maximum(rise, self.calls.rise[items.top])
+        return Ends(items.origin, items.node, items.chars, rise, cost)
 
     def returns(self) -> Returns:
         """Return the strings in which the origin's value ends."""

@@ -2,7 +2,14 @@
 
 import numpy as np
 
-from decoding.automata import json_schema, lift, rests, string_insides, token_trie
+from decoding.automata import (
+    json_schema,
+    lift,
+    rests,
+    string_insides,
+    token_levels,
+    token_trie,
+)
 from decoding.automata.byte_machine import BODY, DEAD, OVER
 from tests.decoding.automata import machines
 from tests.decoding.automata.machines import TOKENS, VOCAB
@@ -24,7 +31,7 @@ def test_insides_are_runs_of_bytes():
                     break
             is_whole = state not in (DEAD, OVER)
             assert insides.whole[insides.offset[rank] + depth] == is_whole
-            ranks, ends = insides.endings(depth)
+            ranks, ends = insides.ends.at(depth)
             assert ends[ranks == rank].tolist() == ([end] if end >= 0 else [])
 
 
@@ -33,25 +40,27 @@ def test_fault_tokens_of_ranges():
     insides = string_insides.read(
         json_schema.compile_schema(True, "flexible", False), TRIE
     )
-    first = int(insides.every[TRIE.order].argmax())
+    first = int(insides.every.argmax())
     some = np.array([[first + 1, first + 4, 0], [first + 5, first + 6, 0]])
     rest = np.array([[first + 1, first + 3, 0], [first + 4, len(TOKENS), 0]])
     longer = np.flatnonzero(np.diff(insides.offset) > 1)[:, None]
     deep = np.concatenate([longer, longer + 1, np.ones_like(longer)], 1)
 
-    def wrong(found, ranges) -> int:
-        """Count the tokens that differ; few ranges and many take other ways."""
-        wanted = np.zeros(len(TOKENS), bool)
+    def wrong(given, ranges) -> int:
+        """Count the tokens that differ, where those of `given` are marked."""
+        found = np.zeros(len(TRIE.order), bool)
+        insides.mark(found, given)
+        wanted = np.zeros(len(TRIE.order), bool)
         for low, high, depth in ranges.tolist():
             for rank in range(low, high):
                 place = insides.offset[rank] + depth
-                wanted[TRIE.order[rank]] |= insides.whole[place]
+                wanted[rank] |= insides.whole[place]
         return int((found != wanted).sum())
 
     for ranges in (some, rest, np.concatenate([rest, deep]), some[:0]):
-        assert wrong(insides.tokens(TRIE, ranges), ranges) == 0
+        assert wrong(ranges, ranges) == 0
     early = np.concatenate([[[first, first + 1, 0]], rest])
-    assert wrong(insides.tokens(TRIE, early), rest) > 0
+    assert wrong(early, rest) > 0
 
 
 SCHEMA = {
@@ -94,5 +103,5 @@ def test_fault_jumps_equal_walks():
 
     walked = contents(lifted(False))
     assert contents(lifted(True)) == walked
-    none = insides._replace(level=np.zeros_like(insides.level))
+    none = insides._replace(ends=token_levels.levels(*np.zeros((3, 0), int)))
     assert contents(lifted(True, none)) != walked
