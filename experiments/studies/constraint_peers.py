@@ -137,13 +137,14 @@ class Host:
     """llguidance through this project's matcher, which copies it before each token."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        self.vocabulary = vocabulary
+        file, self.eos = vocabulary.file, vocabulary.eos
+        self.tokenizer = tokenizer(file, self.eos) if file else vocabulary
+        self.size = len(vocabulary.tokens)
         self.compile("{}")
 
     def compile(self, schema: str) -> "HostSession":
         grammar = compiled.Grammar("json_schema", schema)
-        size = len(self.vocabulary.tokens)
-        about = self.vocabulary, self.vocabulary.eos, size
+        about = self.tokenizer, self.eos, self.size
         return HostSession(llguidance_matcher.LLGuidance(grammar, *about))
 
 
@@ -358,13 +359,18 @@ PEERS: dict[str, tuple[str, Any]] = {
 
 
 @functools.lru_cache(1)
-def vocabulary(file: str, eos: tuple[int, ...]) -> Vocabulary:
-    """Read the vocabulary of a tokenizer.json."""
+def tokenizer(file: str, eos: tuple[int, ...]) -> Any:
+    """Read a tokenizer.json, as a model's folder is read."""
     from models.text.hf_tokenizer import Tokenizer
     from training.data import train_bpe
 
-    tokenizer = Tokenizer(train_bpe.load(file), eos)
-    return Vocabulary(tuple(tokenizer.token_bytes()), eos, file)
+    return Tokenizer(train_bpe.load(file), eos)
+
+
+@functools.lru_cache(1)
+def vocabulary(file: str, eos: tuple[int, ...]) -> Vocabulary:
+    """Return the vocabulary of a tokenizer.json."""
+    return Vocabulary(tuple(tokenizer(file, eos).token_bytes()), eos, file)
 
 
 @functools.lru_cache(1)
