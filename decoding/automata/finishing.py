@@ -145,53 +145,34 @@ def _ways(
         known[key] = _Reads(read, popped)
         return known[key]
 
-    def is_one(q: int, to: int) -> bool:
-        """Whether a call is one way."""
-        inner = to - CALL
+    def is_one(inner: int, own: list[tuple[int, int, int]]) -> bool:
+        """Whether a call with the bytes of `own` is one way."""
         if may_end[inner]:
             return False
         if inner not in every:
             every[inner] = _bytes(runs[inner])
-        return not every[inner] & ~_bytes([run for run in runs[q] if run[0] == to])
-
-    def in_string(q: int, to: int) -> dict[tuple[int, tuple[int, ...]], int]:
-        """Return the first byte with which a called string ends, by where it leads."""
-        own = [run for run in runs[q] if run[0] == to]
-        found = [
-            read for _, low, n in own for read in reads(to - CALL, low, low + n).read
-        ]
-        if not found:
-            return {}
-        state, _, byte = min(found, key=lambda read: costs[read[0]])
-        return {(state, (q,)): byte}
+        return not every[inner] & ~_bytes(own)
 
     for q, over in enumerate(rows.over):
         if over:
             continue
         leads: dict[tuple[int, tuple[int, ...]], int] = {}
-        is_whole: dict[int, bool] = {}
-        for to, first, count in runs[q]:
+        calls: set[int] = set()
+        for to, first, _ in runs[q]:
             if not to & KINDS:
                 leads.setdefault((to, ()), first)
-            elif to & CALL:
-                if to not in is_whole:
-                    is_whole[to] = is_one(q, to)
-                    if is_whole[to]:
-                        leads[to - CALL, (q,)] = -1
-                    elif to - CALL < STRING:
-                        leads |= in_string(q, to)
-                if is_whole[to] or to - CALL < STRING:
+            elif to & CALL and to not in calls:
+                calls.add(to)
+                own = [run for run in runs[q] if run[0] == to]
+                if is_one(to - CALL, own):
+                    leads[to - CALL, (q,)] = -1
                     continue
-                inner = reads(to - CALL, first, first + count)
-                found = [
-                    (state, (q, *above), byte) for state, above, byte in inner.read
-                ]
-                for label, low, high in inner.popped:
-                    if (after := rows.back[q].get(label)) is not None:
-                        found += reads(after, low, high).read
-                for state, above, byte in found:
-                    key = state, above
-                    leads[key] = min(byte, leads.get(key, byte))
+                found = [x for _, low, n in own for x in reads(q, low, low + n).read]
+                if to - CALL < STRING:
+                    found = sorted(found, key=lambda read: costs[read[0]])[:1]
+                for state, pushed, byte in found:
+                    way = state, pushed
+                    leads[way] = min(byte, leads.get(way, byte))
         yield from (_Way(q, byte, *way) for way, byte in leads.items())
 
 

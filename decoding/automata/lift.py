@@ -124,7 +124,7 @@ def lift(
     tokens = _Tokens(state, token, is_plain)
     of_rests = codes(machine, rests_)
     ended = _ended(vocabulary, rests_, begin, walk)
-    rows = _Rows(size, vocab_size)
+    rows = _Rows(size, vocab_size, vocabulary)
     if insides is not None:
         jumps = walk.jumps()
         behind = _behind(machine, vocabulary, rests_, of_rests, begin, jumps, insides)
@@ -132,7 +132,7 @@ def lift(
         ended = tuple(map(np.concatenate, zip(ended, behind.ended)))
         rise, grow = np.maximum(rise, behind.rise), np.maximum(grow, behind.grow)
         rows.jump(machine, begin, walk, jumps)
-    few = rows.fill(_sorted(tokens), vocabulary, insides)
+    few = rows.fill(_sorted(tokens), insides)
     returns, pairs = _returning(size, *ended)
     classes, moves = steps(machine.moves)
     words = np.stack(rows.rows)
@@ -181,13 +181,15 @@ def steps(moves: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 class _Rows:
     """Packed rows of tokens that states read whole, equal ones once; row 0 is empty."""
 
-    def __init__(self, size: int, vocab_size: int) -> None:
+    def __init__(self, size: int, vocab_size: int, vocabulary: Trie) -> None:
         self.row = np.zeros(size, np.int32)
         self.rows = [np.zeros((2, -(-vocab_size // 32)), np.uint32)]
         self.known: dict[bytes, int] = {}
         # Of tokens in the sorted order; those that have none share the last.
-        self.rank = np.zeros(vocab_size, np.int64)
-        self.found = np.zeros((2, 1), bool)  # a row and its plain tokens, by rank
+        count = len(vocabulary.order)
+        self.rank = np.full(vocab_size, count)
+        self.rank[vocabulary.order] = np.arange(count)
+        self.found = np.zeros((2, count + 1), bool)  # a row and its plain tokens
         # Tokens that end inside strings: their ranges, and the first range of a state.
         self.ranges = np.zeros((0, 4), np.int32)  # low, high, depth, is_plain
         self.first = np.zeros(size + 1, np.int64)
@@ -203,16 +205,11 @@ class _Rows:
         self.ranges = np.ascontiguousarray(ranges[order])
         self.first = np.searchsorted(state[order], np.arange(len(self.row) + 1))
 
-    def fill(
-        self, tokens: _Tokens, vocabulary: Trie, insides: Insides | None
-    ) -> _Tokens:
+    def fill(self, tokens: _Tokens, insides: Insides | None) -> _Tokens:
         """Make the rows of states that read many tokens; return the others' tokens."""
         size = len(self.row)
         bounds = np.searchsorted(tokens.state, np.arange(size + 1))
         many = (np.diff(bounds) > FEW) | (np.diff(self.first) > 0)
-        self.found = np.zeros((2, len(vocabulary.order) + 1), bool)
-        self.rank[:] = len(vocabulary.order)
-        self.rank[vocabulary.order] = np.arange(len(vocabulary.order))
         pairs = np.stack([tokens.token, tokens.is_plain], 1).astype(np.int32)
         made: dict[tuple[bytes, bytes], int] = {}
         for q in np.flatnonzero(many).tolist():
@@ -220,16 +217,12 @@ class _Rows:
             ranges = self.ranges[self.first[q] : self.first[q + 1]]
             key = own.tobytes(), ranges.tobytes()
             if key not in made:
-                made[key] = self._made(own, ranges, vocabulary, insides)
+                made[key] = self._made(own, ranges, insides)
             self.row[q] = made[key]
         return _Tokens(*(leaf[~many[tokens.state]] for leaf in tokens))
 
     def _made(
-        self,
-        own: np.ndarray,
-        ranges: np.ndarray,
-        vocabulary: Trie,
-        insides: Insides | None,
+        self, own: np.ndarray, ranges: np.ndarray, insides: Insides | None
     ) -> int:
         """Return the row of some tokens, and of those that end inside strings."""
         plain = ranges[ranges[:, 3] > 0]

@@ -203,15 +203,19 @@ class Walk:
         self._ended(items.take(over >= 0), over[over >= 0], 0)
         items = items.take(over < 0)
         self._record(items)
-        depth, self.left, self.is_bounded = 0, most, most > 0
+        depth, steps = 0, 0
         while len(items):
-            items = self._step(items, depth)
-            if self.is_bounded and self.left < 0:
+            source, child, to = self._live(items)
+            steps += len(source)
+            if most and steps > most:  # before they are copied
                 raise ConstraintError(
                     f"reading the vocabulary from its {len(origins)} states takes more "
                     f"than {most} steps: make it smaller, or use a smaller vocabulary "
                     "or engine='host'"
                 )
+            todo = items.take(source)
+            todo.node[:] = child
+            items = self._step(todo, to, depth)
             self._record(items)
             depth += 1
 
@@ -220,19 +224,16 @@ class Walk:
         first = self.strings.first
         return expand(first[node], first[node + 1])
 
-    def _step(self, items: _Frontier, depth: int) -> _Frontier:
-        """Read one more byte of every string."""
-        strings, machine = self.strings, self.machine
+    def _live(self, items: _Frontier) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the children that can be read: the item's index, node and move."""
         source, child = self._children(items.node)
-        # Most children are dead at once: leave them out before anything is copied.
-        to = machine.moves[items.state[source], strings.byte[child]]
-        live = to != DEAD
-        source, child, to = source[live], child[live], to[live]
-        self.left -= len(source)
-        if self.left < 0 and self.is_bounded:  # before they are copied
-            return items
-        todo = items.take(source)
-        todo.node[:] = child
+        to = self.machine.moves[items.state[source], self.strings.byte[child]]
+        live = to != DEAD  # few are
+        return source[live], child[live], to[live]
+
+    def _step(self, todo: _Frontier, to: np.ndarray, depth: int) -> _Frontier:
+        """Read the last byte of items, whose moves are `to`."""
+        strings, machine = self.strings, self.machine
         ready: list[_Frontier] = []
         while len(todo):
             kind = to & byte_machine.KINDS

@@ -362,9 +362,8 @@ PEERS: dict[str, tuple[str, Any]] = {
 def tokenizer(file: str, eos: tuple[int, ...]) -> Any:
     """Read a tokenizer.json, as a model's folder is read."""
     from models.text.hf_tokenizer import Tokenizer
-    from training.data import train_bpe
 
-    return Tokenizer(train_bpe.load(file), eos)
+    return Tokenizer(spelling(file), eos)
 
 
 @functools.lru_cache(1)

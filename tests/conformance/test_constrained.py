@@ -4,7 +4,6 @@ Eight prompts hold seven constraints in one program: greedy, at temperature 0.8,
 0.8 with top-p 0.9. Then single prompts, a batch of one, do so again.
 """
 
-import functools
 import types
 from dataclasses import replace
 
@@ -55,22 +54,26 @@ def target():
 LM = target()
 
 
+def given(method: Method, rows) -> tuple[tuple, dict]:
+    """The arguments of one call with the prompts of these numbers."""
+    fields = {
+        "lm": LM,
+        "prompts": [PROMPTS[i] for i in rows],
+        "constraint": [CONSTRAINTS[i] for i in rows],
+        "top_p": [TOP_P[i] for i in rows],
+        "max_new_tokens": 16,
+    }
+    return (replace(method, transforms=()), [HEATS[i] for i in rows]), fields
+
+
 def texts(method: Method, rows) -> list[list[int]]:
-    """The texts of prompts of these numbers in one call."""
-    return kit.generate(
-        replace(method, transforms=()),
-        [HEATS[i] for i in rows],
-        lm=LM,
-        prompts=[PROMPTS[i] for i in rows],
-        constraint=[CONSTRAINTS[i] for i in rows],
-        top_p=[TOP_P[i] for i in rows],
-        max_new_tokens=16,
-    ).tokens
+    method_and_heats, fields = given(method, rows)
+    return kit.generate(*method_and_heats, **fields).tokens
 
 
-@functools.cache
-def plain(rows, exit=None) -> list[list[int]]:
-    return texts(Method(exit=exit), rows)
+def plain(method: Method, rows) -> list[list[int]]:
+    method_and_heats, fields = given(method, rows)
+    return kit.plain(*method_and_heats, **fields)
 
 
 @pytest.mark.long
@@ -80,19 +83,18 @@ def test_planted_constraint_is_not_carried_down_a_path(monkeypatch):
     def root_states(transform, state, nodes, logits, aux):
         return sound(transform._replace(advance=None), state, nodes, logits, aux)
 
-    every = tuple(range(len(PROMPTS)))
+    every = range(len(PROMPTS))
     sound = decode.tree.node_states
-    assert texts(TREE, every) == plain(every)
+    assert texts(TREE, every) == plain(TREE, every)
     monkeypatch.setattr(decode.tree, "node_states", root_states)
     other = Method(RECYCLING.drafter, topology=RECYCLING.topology)
-    assert texts(other, every) != plain(every)
+    assert texts(other, every) != plain(other, every)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("method", parameters.each(CASES))
 def test_text_is_plain(method):
-    exit = method.exit if method.drafter else None  # as `kit.plain` has it
-    every = tuple(range(len(PROMPTS)))
-    assert texts(method, every) == plain(every, exit)
+    every = range(len(PROMPTS))
+    assert texts(method, every) == plain(method, every)
     for row in SINGLES:
-        assert texts(method, (row,)) == plain((row,), exit), row
+        assert texts(method, (row,)) == plain(method, (row,)), row

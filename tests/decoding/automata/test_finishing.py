@@ -2,7 +2,9 @@
 
 import itertools
 
-from decoding.automata import byte_machine
+import numpy as np
+
+from decoding.automata import byte_machine, json_schema
 from decoding.automata.byte_machine import CALL, DEAD, Config
 from decoding.automata.pushdown import Builder
 
@@ -59,3 +61,38 @@ def test_needs_count_open_calls():
     at = byte_machine.read(machine, Config(machine.start), b"b")
     assert machine.need[at.state] == 1
     assert len(byte_machine.read(machine, at, b"bd").stack) == 2
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "ab": {"enum": ["x", "yy"]},
+        "abc": {"type": "integer", "minimum": 10},
+        "d": {"type": "array", "items": {"type": "boolean"}, "minItems": 2},
+    },
+    "required": ["ab", "d"],
+    "additionalProperties": {"type": "string"},
+}
+
+
+def is_finished(machine, exits, text: bytes) -> bool:
+    """Whether the open value ends after as many exits as it costs."""
+    at = byte_machine.read(machine, Config(machine.start), text)
+    depth = len(at.stack)
+    for _ in range(int(machine.cost[at.state])):
+        at = byte_machine.read(machine, at, bytes([exits[at.state] & 255]))
+    is_over = max(machine.ends[at.state], machine.final[at.state]) >= 0
+    return at.state != DEAD and (len(at.stack) < depth or bool(is_over))
+
+
+def test_exits_finish_the_value_that_is_open():
+    """Inside names that go on as others do, calls of strings lack bytes.
+
+    Planted: the exit of the state before.
+    """
+    machine = json_schema.compile_schema(SCHEMA, "compact", False)
+    text = b'{"ab":"x","d":[true,false],"e":"f"}'
+    texts = [text[:size] for size in range(len(text))]
+    assert all(is_finished(machine, machine.exit, text) for text in texts)
+    wrong = np.roll(machine.exit, 1)
+    assert not all(is_finished(machine, wrong, text) for text in texts)
