@@ -1,10 +1,10 @@
 """Gumbel MuZero: every token by a small tree search over the values of a head.
 
 Danihelka, Guez, Schrittwieser, Silver, *Policy Improvement by Planning with Gumbel*,
-2022, ICLR. A node's moves a have logits l(a) of the model, and q(a) is the mean of the
-values v of the nodes run below a. The q of moves without a visit is (v + N sum_a p(a)
-q(a)) / (1 + N), over the visited moves with p scaled to 1 there and N visits in all.
-With q scaled to [0, 1] by the node's extremes,
+2022, ICLR, OpenReview bERaNdoegnO. A node's moves a have logits l(a) of the model, and
+q(a) is the mean of the values v of the nodes run below a. The q of moves without a
+visit is (v + N sum_a p(a) q(a)) / (1 + N), over the visited moves with p scaled to 1
+there and N visits in all. With q scaled to [0, 1] by the node's extremes,
 
     sigma(q) = (visits + max_a n(a)) scale q
     root:   argmax g(a) + l(a) + sigma(q(a)), of the moves with the round's visits n
