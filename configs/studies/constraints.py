@@ -11,7 +11,7 @@ over vocabularies of three sizes. Peers: the same draw by llguidance, outlines-c
 xgrammar, where they are installed (pip install llguidance outlines-core xgrammar).
 Speed: decoding with and without a constraint.
 
-Hardware: two CPU cores, 60 minutes at most. --config.schemas=60 --config.draws=4
+Hardware: two CPU cores, 15 minutes. --config.schemas=60 --config.draws=4
 --config.sizes="(0,)" is a small run; the same workdir goes on with more.
 """
 
