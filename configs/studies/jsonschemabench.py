@@ -6,7 +6,7 @@ Models*, 2025, arXiv 2501.10868.
 python -m experiments.run --config=configs/studies/jsonschemabench.py
 --config.data=../shared/data/jsonschemabench --workdir=runs/jsonschemabench
 
-Hardware: two CPU cores, 85 minutes beside other work. Needs pip install -e
+Hardware: two CPU cores, 50 minutes. Needs pip install -e
 ".[constraints]". Expected: without a constraint `tiny` writes no instance, with one
 nearly all are; compact texts take about a sixth fewer calls with jump-forward around
 plain decoding and Token Recycling, and as many around EAGLE-3.
