@@ -219,6 +219,7 @@ class Topology(NamedTuple):
       order, root first, parents with their children, padded with -1.
     - `blocks`: widths that are worth a program of their own. The target runs the
       narrowest that holds every row's nodes.
+    - `tabled`: grow the tree of a table of all depths, see `tree_building/tables.py`.
     - `watch(params, state, own, level) -> state` runs before `expand`. `params` are
       those of `generate`. `own` is the state that the nodes of `level` pass to their
       children: a draft model's normed states [B, w, D], or EAGLE's features.
@@ -233,14 +234,15 @@ class Topology(NamedTuple):
     beam: int = 0  # 0: every node of a level is run
     more: Callable[[State, int], Array] | None = None
     prune: Callable[[State, TokenTree], Array] | None = None
-    kept: int = 0  # nodes that `prune` keeps
+    kept: int = 0  # nodes that `prune` or `tabled` keeps
     blocks: tuple[int, ...] = ()
     watch: Callable[[Params, State, Any, int], State] | None = None
+    tabled: Any = None  # tree_building.tables.Tabled
 
     @property
     def nodes(self) -> int:
         """Number of verified nodes, root included."""
-        return self.kept if self.prune else sum(self.widths)
+        return self.kept or sum(self.widths)
 
     @property
     def run(self) -> tuple[int, ...]:

@@ -43,7 +43,9 @@ def train(
 ) -> ml_collections.ConfigDict:
     """Return fields of the schedule, of checkpoints and of the log."""
     c = ml_collections.ConfigDict()
+    c.optimizer = "adamw"  # or "muon": of the matrices of layers
     c.rate = rate  # peak learning rate
+    c.muon_rate = 0.02  # peak rate of Muon's matrices
     c.weight_decay = 0.0  # of AdamW
     c.warmup = warmup  # steps of a rising rate
     c.b2 = 0.95  # of AdamW: decay of the mean of squared gradients

@@ -25,6 +25,7 @@ import decoding
 from decoding import Method, Spec, base, catalogue, compose
 from decoding.loops import decode, engines
 from decoding.text_lookup import suffix_array
+from decoding.tree_building import tables
 from models.heads import (
     chimera,
     eagle,
@@ -139,6 +140,14 @@ BUILT_ON_MODEL = ("topologies/chain", "topologies/eagle2")
 # Heads run with the static tree, and these with their papers' dynamic tree.
 GROWING = ("drafters/eagle", "drafters/eagle3", "drafters/fspad")
 # Static trees by another name: tests of their laws and shapes suffice.
+# Heads on a block, and how small the toy's are; all but Domino's grow trees of a table.
+BLOCKS: dict[str, dict[str, int]] = {
+    "dflash": {},
+    "dflash2": {"rank": 4, "candidates": 5, "convolution": 4},
+    "domino": {"rank": 4, "width": 4},
+    "dspark": {"rank": 4},
+    "treeflash": {},
+}
 SHAPES = ("topologies/specinfer", "topologies/rsd_c", "topologies/sequoia")
 
 
@@ -168,9 +177,15 @@ def cases_of(name: str, **arguments) -> dict[str, Method]:
     drafter, short = spec(name, **arguments), name.rpartition("/")[2]
     if "topology" not in drafter.card.needs:
         return {short: Method(drafter, transforms=COMMON)}
-    every = tuple(t for t in catalogue.names("topologies") if t not in SHAPES)
+    grown = [name for name in catalogue.names("topologies") if name not in SHAPES]
+    tabled = [n for n in grown if Spec(n).card.family == tables.FAMILY]
+    headed = [n for n in grown if "heads" in Spec(n).card.needs]
+    every = tuple(name for name in grown if name not in (*tabled, *headed))
     topologies = {"drafters/model": every, "drafters/oracle": KINDS}
     topologies |= dict.fromkeys(GROWING, ("topologies/eagle2",))
+    blocks = {f"drafters/{name}" for name in BLOCKS} - {"drafters/domino"}
+    topologies |= dict.fromkeys(blocks, ("topologies/static", *tabled))
+    topologies["drafters/dspark"] = (*topologies["drafters/dspark"], *headed)
     is_head = drafter.card.family == "head"
     default = ("topologies/static",) if is_head else BUILT_ON_MODEL
     return {
@@ -215,6 +230,14 @@ def heads_of(name: str, lm):
         "drafters/lud": lambda: ppd.init(key, lm.model, lm.params),
         "drafters/ppd": lambda: ppd.init(key, lm.model, lm.params),
         "exits/specee": lambda: eagle.init(key, config),
+        **{
+            f"drafters/{name}": functools.partial(
+                importlib.import_module(f"models.heads.{name}").init,
+                *(key, config),
+                **{"layers": 1, "block": 4, **fields},
+            )
+            for name, fields in BLOCKS.items()
+        },
     }
 
     def default():
@@ -248,7 +271,7 @@ def drafts(method: Method, lm=None) -> dict | None:
     """Return the draft model, heads and predictors that the method needs."""
     needs, params = method.needs, {}
     for part in method.parts:
-        if "heads" in part.card.needs:
+        if "heads" in part.card.needs and part is not method.topology:
             params["heads"] = heads(part.name)
     if method.exit is not None and "exits" in needs:
         config = (lm or TARGET).config

@@ -9,6 +9,7 @@ from decoding.conformance import kit
 from decoding.conformance.require import require
 from decoding.loops import decode
 from decoding.method import Method
+from decoding.tree_building import tables
 
 TEMPERATURE = 0.9
 
@@ -27,7 +28,10 @@ def check(spec: Spec) -> None:
 def grown(spec: Spec) -> tuple[base.Drafter, base.TokenTree]:
     """Grow one round's trees with the toy's draft model, one row per prompt."""
     topology = kit.spec(spec.name, **spec.arguments)
-    run = kit.Run(Method(kit.spec("drafters/model"), topology=topology), TEMPERATURE)
+    # A tree of a table needs the laws of all depths; others need heads.
+    headed = topology.card.family == tables.FAMILY or "heads" in topology.card.needs
+    grower = "drafters/dspark" if headed else "drafters/model"
+    run = kit.Run(Method(kit.spec(grower), topology=topology), TEMPERATURE)
     program, state = run.parts.program, run.start()
 
     @jax.jit

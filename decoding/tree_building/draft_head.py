@@ -14,7 +14,7 @@ from flax import struct
 from jax import Array
 
 from decoding import base, tree
-from decoding.tree_building import grow
+from decoding.tree_building import grow, tables
 from models.base import Block, LanguageModel, causal_block
 from models.errors import MethodError
 from models.heads.modules import decoder_layer
@@ -39,6 +39,8 @@ class Start(NamedTuple):
     own: Any = ()  # the root's values for its children
     prefix: Array | None = None  # int32[B]; None: `call` reads no slots
     part: grow.Part | None = None  # the tokens of the logits; None: all
+    cache: Any = None  # that `start` wrote to; None: it did not
+    table: Callable[[Array], tables.Table] | None = None  # keys -> all depths' steps
 
 
 def drafter(
@@ -69,9 +71,16 @@ def drafter(
     def draft(keys, ctx: base.Context, state: base.State):
         row = state.row
         first = start(ctx, row.own, row.cache)
+        if topology.tabled is not None:
+            if first.table is None:
+                raise MethodError(grow.NO_TABLE)
+            nodes = tables.grown(ctx, topology, first.table(keys))
+            row = Row(row.own, first.cache, row.grown)
+            nodes = replace(nodes, calls=calls)
+            return nodes, base.State(row, state.shared), ctx.cache
         nodes, grown, cache = grow.sprout(
             first.call,
-            row.cache,
+            row.cache if first.cache is None else first.cache,
             ctx.length - 1 if first.prefix is None else first.prefix,
             ctx,
             topology,
@@ -237,6 +246,11 @@ def settle(outcome: base.Outcome, found: Array, old: Array, cache: Any) -> tuple
     count = jnp.where(outcome.active, outcome.verdict.count, -1)
     at = jnp.maximum(count, 0)[:, None, None]
     last = jnp.take_along_axis(found, at, 1)[:, 0].astype(old.dtype)
+    return jnp.where((count >= 0)[:, None], last, old), committed(outcome, cache)
+
+
+def committed(outcome: base.Outcome, cache: Any) -> Any:
+    """Commit the keys of the round's `pairs`, which `cache` holds past its length."""
+    count = jnp.where(outcome.active, outcome.verdict.count, -1)
     none = jnp.zeros((count.shape[0], 0), jnp.int32)
-    cache = cache.commit(none, count, linear=True)
-    return jnp.where((count >= 0)[:, None], last, old), cache
+    return cache.commit(none, count, linear=True)

@@ -14,6 +14,11 @@ from decoding.tree_building import draft_model
 from models.base import ALL, Block, Visibility, pack_bits
 from models.errors import MethodError
 
+NO_TABLE = (
+    "the topology grows a tree of the laws of all depths at once, which this drafter "
+    "does not have: use topologies/eagle2, or a head on a block without a memory "
+    "(drafters/dflash, dspark, dflash2, treeflash)"
+)
 LAWS = (base.IID, base.NO_REPLACE)  # draws whose verifiers need the laws
 
 
@@ -23,6 +28,13 @@ class Part(NamedTuple):
     ids: Array  # int32[M], rising
     spread: Callable[[Array], Array]
     """[..., M] -> float32[..., V], with -inf outside of the part"""
+
+
+class Watched(NamedTuple):
+    """What nodes pass to their children, apart from what a topology watches of them."""
+
+    seen: Array  # [B, w, *]
+    carry: Any
 
 
 def empty(ctx: base.Context, topology: base.Topology) -> base.TokenTree:
@@ -149,6 +161,8 @@ def sprout(
     Returns:
         The tree, the topology's state, and the cache.
     """
+    if topology.tabled is not None:
+        raise MethodError(NO_TABLE)
     nodes, run = empty(ctx, topology), topology.run
     call, logits, part = _known(call, logits, part, ctx, topology)
     eye = pack_bits(jnp.eye(sum(run), dtype=bool))
@@ -190,8 +204,9 @@ def sprout(
             raw, own, cache = _call(call, cache, own, block, level, among)
             ran.append(live)
         if topology.watch is not None:
-            _check(own)
-            state = topology.watch(ctx.params, state, own, level)
+            seen = own.seen if isinstance(own, Watched) else own
+            _check(seen)
+            state = topology.watch(ctx.params, state, seen, level)
         fold = jax.vmap(jax.random.fold_in, in_axes=(0, None))
         laws = ctx.warp(raw, at)
         nodes, state = topology.expand(

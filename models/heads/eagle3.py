@@ -82,11 +82,24 @@ def taps(config: Any, own: Sequence[int] = ()) -> tuple[int, int, int]:
     return min(2, deep), max(deep // 2, min(1, deep)), max(deep - 3, min(1, deep))
 
 
-def init(key: Array, config, output: Array, kept: np.ndarray | None = None) -> Params:
+def init(
+    key: Array,
+    config,
+    output: Array,
+    kept: np.ndarray | None = None,
+    fuse_norm: str = "",
+    output_norm: bool = False,
+) -> Params:
     """Draw params; the head begins as the target's rows `output` [V, D], or its `kept`.
 
-    `kept` int32[V'] is the draft vocabulary, rising; None: the target's.
+    `kept` int32[V'] is the draft vocabulary, rising; None: the target's. `fuse_norm`
+    and `output_norm` are those of `HeadConfig`; EAGLE-3.1 has both.
+
+    Raises:
+        ConfigError: another `fuse_norm`.
     """
+    if fuse_norm not in ("", "rows", "whole"):
+        raise ConfigError(f"fuse_norm={fuse_norm!r}: use '', 'rows' or 'whole'")
     c = decoder_layer.geometry(config)
     keys = jax.random.split(key, 2)
     dim = config.d_model
@@ -96,10 +109,16 @@ def init(key: Array, config, output: Array, kept: np.ndarray | None = None) -> P
         "embedding_norm": jnp.ones(dim),
         "feature_norm": jnp.ones(dim),
         "layer": decoder_layer.init_layer(keys[1], c, 2 * dim),
-        "norm": jnp.ones(dim),
+        "output_norm" if output_norm else "norm": jnp.ones(dim),
         "head": rows.astype(jnp.float32),
-        head_config.CONFIG: HeadConfig(draft_vocabulary=kept is not None),
+        head_config.CONFIG: HeadConfig(
+            draft_vocabulary=kept is not None,
+            fuse_norm=fuse_norm,
+            output_norm=output_norm,
+        ),
     }
+    if fuse_norm:
+        params["fuse_norm"] = jnp.ones((3, dim) if fuse_norm == "rows" else (3 * dim,))
     if kept is not None:
         params["kept"] = jnp.asarray(kept, jnp.int32)
     return params

@@ -21,6 +21,8 @@ RARE = (
     "oracle-static",
     "oracle-eagle2",
     "model-static",
+    *("dflash-static", "dflash-jetspec", "dflash2-static", "dflash2-jetspec"),
+    *("dspark-static", "treeflash-static", "treeflash-jetspec"),
 )
 
 # A method's greedy programs serve one contract alone, its sampled ones all others,
@@ -41,6 +43,8 @@ ALIKE = (
     *("model-static", "model-specdec_pp", "del_exit", "foreal", "fs_gen"),
     *("model-eagle2", "eagle3-eagle2", "lookahead", "speculative_jacobi", "pearl"),
     *("ead", "specee", "first", "forced", "masked_diffusion-chain"),
+    *("dflash-best_first", "dflash2-best_first", "treeflash-best_first"),
+    *("domino-static",),
 )
 
 

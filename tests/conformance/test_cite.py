@@ -21,6 +21,7 @@ HEAD = re.compile(r"@(article|inproceedings|misc)\{([a-z]+\d{4}[a-z0-9]+),")
 FIELD = re.compile(r"  (\w+) = \{(.*?)\},\n(?=  \w+ = \{|\}$)", re.S)
 ID = r"(?:(?:0\d|1[0-4])\d\d\.\d{4}|\d{4}\.\d{5})"  # five digits from 2015 on
 ARXIV = re.compile(ID)
+BODY = re.compile(r"\{[^{}]+\}")  # an author that is no person
 
 # "Cai, Li et al., *Title*, 2024, arXiv 2401.10774": the title and the id may be absent.
 NAME = r"(?:van )?[^\W\d_a-z][\w-]+(?: [A-Z][\w-]+)?"
@@ -78,7 +79,7 @@ def balanced(value: str) -> bool:
 def paper(entry: str) -> Paper:
     known = fields(entry)
     people = [person.split(", ") for person in known["author"].split(" and ")]
-    if any(len(person) != 2 for person in people):
+    if any(len(p) != 2 and not BODY.fullmatch(p[0]) for p in people):
         raise ValueError(f"write authors as 'Surname, Name': {known['author']}")
     surnames = tuple(plain(person[0]) for person in people)
     return Paper(known["title"], surnames, known["year"], known.get("eprint", ""))
@@ -190,6 +191,7 @@ def test_every_entry_parses_and_is_cited_once():
     [
         ("  author = {Cai, T", "  authors = {Cai", "cai2024medusa: 'author'"),
         ("r = {Cai, Tianle and", "r = {Tianle Cai and", "write authors"),
+        ("r = {{Inco AI}}", "r = {Inco AI}", "write authors"),
         ("  eprint = {2401.10774}", "  eprint = {2401.1077}", "no arXiv id 2401.1077"),
         ("  eprint = {2401.10774}", "  eprint = {2401.15077}", "2401.15077 twice"),
         ("{cai2024medusa,", "{cai2023medusa,", "not begin with cai2024"),

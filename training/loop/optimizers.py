@@ -31,6 +31,16 @@ def matrices(params: Any) -> Any:
     return jax.tree_util.tree_map_with_path(of, params)
 
 
+def head_matrices(params: Any) -> Any:
+    """Return Muon's dimension numbers by param of a draft head: its layers', and fc."""
+    joint = {**MATRICES, "fuse": Dims(reduction_axis=(0, 1), output_axis=2)}
+
+    def of(path: tuple, x: Any) -> Dims | None:
+        return joint.get(path[-1].key) if x.ndim >= 2 else None
+
+    return jax.tree_util.tree_map_with_path(of, params)
+
+
 def warmup_stable_decay(
     peak: float, steps: int, warmup: int, decay: int, floor: float = 0.0
 ) -> optax.Schedule:
@@ -101,8 +111,12 @@ def muon(
     adam_schedule: optax.Schedule,
     momentum: float = 0.95,
     weight_decay: float = 0.0,
+    of: Callable[[Any], Any] = matrices,
 ) -> optax.GradientTransformation:
-    """Make Muon (Jordan et al. 2024) for the layers' matrices, Adam for all others."""
+    """Make Muon (Jordan et al. 2024) for the layers' matrices, Adam for all others.
+
+    `of(params)` are the matrices' dimension numbers, None for other params.
+    """
     return contrib.muon(
         schedule,
         beta=momentum,
@@ -110,5 +124,5 @@ def muon(
         adam_b1=0.9,
         adam_b2=0.95,
         adam_learning_rate=adam_schedule,
-        muon_weight_dimension_numbers=matrices,
+        muon_weight_dimension_numbers=of,
     )

@@ -96,8 +96,10 @@ def stream(
 def optimizer(train: Any, steps: int, peak: float | None = None) -> Any:
     """Make AdamW, its rate warming up to `peak` (else `train.rate`), flat, decaying.
 
-    `train.factors` multiply the rate of the parts of the params that they name. A
-    warm-up of over a quarter of the steps is cut to a quarter, with a warning.
+    With `train.optimizer` "muon" the matrices of layers have Muon, with the rate
+    `train.muon_rate`, and all others Adam. `train.factors` multiply the rates of the
+    parts of the params that they name. A warm-up of over a quarter of the steps is cut
+    to a quarter, with a warning.
     """
     rate = train.rate if peak is None else peak
     warmup, decay = min(train.warmup, steps // 4), steps // 4
@@ -108,10 +110,24 @@ def optimizer(train: Any, steps: int, peak: float | None = None) -> Any:
             *(train.warmup, warmup, steps),
         )
 
+    name = train.get("optimizer", "adamw")
+    if name not in ("adamw", "muon"):
+        raise ConfigError(f"train.optimizer={name!r}: use 'adamw' or 'muon'")
+
+    def schedule(peak: float) -> optax.Schedule:
+        return optimizers.warmup_stable_decay(peak, steps, warmup, decay)
+
     def make(factor: float) -> Any:
-        schedule = optimizers.warmup_stable_decay(factor * rate, steps, warmup, decay)
         b2, weight_decay = train.get("b2", 0.95), train.weight_decay
-        return optimizers.adamw(schedule, b2=b2, weight_decay=weight_decay)
+        adam = schedule(factor * rate)
+        if name == "adamw":
+            return optimizers.adamw(adam, b2=b2, weight_decay=weight_decay)
+        return optimizers.muon(
+            schedule(factor * train.muon_rate),
+            adam,
+            weight_decay=weight_decay,
+            of=optimizers.head_matrices,
+        )
 
     factors = dict(train.get("factors", {}))
     adamw = optimizers.by_part(make, factors) if factors else make(1.0)

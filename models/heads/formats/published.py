@@ -64,7 +64,7 @@ class Item(NamedTuple):
     same: tuple[str, ...] = ()
 
 
-def _layer(ours: str, theirs: str) -> Iterator[Item]:
+def layer(ours: str, theirs: str) -> Iterator[Item]:
     """Yield the items of a decoder layer without its first norm."""
     attention, mlp = f"{theirs}.self_attn.", f"{theirs}.mlp."
     yield Item(
@@ -111,7 +111,7 @@ def _hydra(heads: int, blocks: int, prefix: bool) -> Iterator[Item]:
         yield Item(f"{at}/head_bias", (f"{name}.bias",))
     if prefix:
         whole = "prefix_embeding_layer"  # the spelling of the files
-        yield from _layer("prefix", f"{whole}.layers.0")
+        yield from layer("prefix", f"{whole}.layers.0")
         norm = f"{whole}.layers.0.input_layernorm.weight"
         yield Item("prefix/input_norm", (norm,))
         yield Item("prefix/final_norm", (f"{whole}.norm.weight",))
@@ -121,14 +121,14 @@ def _eagle(bias: bool) -> Iterator[Item]:
     yield Item("fuse", ("fc.weight",), INPUTS)
     if bias:
         yield Item("bias", ("fc.bias",))
-    yield from _layer("layer", "layers.0")
+    yield from layer("layer", "layers.0")
 
 
 def _eagle3() -> Iterator[Item]:
     yield Item("fuse", ("fc.weight",), INPUTS)
     yield Item("embedding_norm", ("midlayer.input_layernorm.weight",))
     yield Item("feature_norm", ("midlayer.hidden_norm.weight",))
-    yield from _layer("layer", "midlayer")
+    yield from layer("layer", "midlayer")
     yield Item("norm", ("norm.weight",))
     yield Item("head", ("lm_head.weight",))
 

@@ -33,9 +33,17 @@ from training.teacher.outputs import Teacher, ahead, predicted
 EXAMPLE: dict = {"init": {}, "objective": {"steps": 3}}
 
 
-def init(key: Array, model: Any, target: Any, kept: np.ndarray | None = None) -> Any:
-    """Initialise a random layer of the target's size; `kept`: the draft vocabulary."""
-    return eagle3.init(key, model.config, decoder_layer.output_rows(target), kept)
+def init(
+    key: Array,
+    model: Any,
+    target: Any,
+    kept: np.ndarray | None = None,
+    fuse_norm: str = "",
+    output_norm: bool = False,
+) -> Any:
+    """Initialise a random layer of the target's size; arguments are `eagle3.init`'s."""
+    rows = decoder_layer.output_rows(target)
+    return eagle3.init(key, model.config, rows, kept, fuse_norm, output_norm)
 
 
 def draft_vocabulary(tokens: Any, vocab_size: int, count: int) -> dict[str, Any]:

@@ -1,0 +1,42 @@
+"""DFlash's block drafter for `tiny`.
+
+Chen, Liang, Liu, *DFlash*, 2026, arXiv 2602.06036: five layers read five of the
+target's states, and a block of masks guesses in one pass. Here a block has 8 slots, so
+decay is 4, and the matrices of the layers are trained by Muon, two windows a step.
+
+Command:  python -m experiments.run --config=configs/heads/dflash.py
+              --workdir=runs/dflash
+Hardware: 2 CPU cores.
+At scale: dflash.py:llama3_8b, 512 anchors a row, AdamW at 6e-4, 4 % warm-up, 6 epochs.
+Params:   n D^2, and `layers` layers.
+"""
+
+import ml_collections
+
+from configs.base import training
+
+
+def get_config(target: str = "tiny") -> ml_collections.ConfigDict:
+    c = training.get_config(
+        target, batch=128, rate=6e-4, warmup=128, clip=1.0, b2=0.95, epochs=6
+    )
+    c.name = "dflash"
+    c.head = "dflash"
+    c.init.update(layers=5, block=8)
+    c.objective.anchors = 512
+    c.method.drafter = "drafters/dflash"
+    c.method.topology = {"name": "topologies/chain", "length": 7}
+    c.tree_nodes = 0
+    c.evaluate.depth = 7
+    if target == "tiny":
+        small(c)
+    return c
+
+
+def small(c: ml_collections.ConfigDict) -> None:
+    """Change a block drafter's recipe in place to what `tiny` is trained with."""
+    c.init.layers = 2
+    c.objective.anchors = 64
+    c.data.batch = 2
+    c.train.update(optimizer="muon", rate=0.002, clip=0.0, rows_at_once=0)
+    c.train.update(save_every=200, evaluate_every=400)

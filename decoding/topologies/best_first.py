@@ -1,0 +1,88 @@
+"""The most probable tree of a block's laws, of any shape, in one go (DDTree).
+
+Ringel, Romano, *Accelerating Speculative Decoding with Block Diffusion Draft Trees*,
+2026, arXiv 2604.12989. A drafter that has the laws of all depths gives a table of
+likely steps (`tree_building/tables.py`). With the value of a node
+
+    v = product over the nodes of its path of q(token | token above)
+
+the tree is the `nodes` - 1 nodes of greatest v, taken one after the other: each opens
+its next sibling and its first child. On a marginal drafter (`drafters/dflash`) this is
+DDTree; on one whose laws read the token above it is a tree conditioned on its path, as
+PCTree's (arXiv 2608.02123, `drafters/dspark`) and TreeFlash's (arXiv 2606.03819): of 16
+tokens above each depth, 16 children each. A child that is none of the next depth's
+tokens above is a leaf. Drafts are the likeliest tokens, not samples.
+
+Deviations: none of TreeFlash. DDTree has as many children as nodes.
+
+Cost per call: a top-k over V for each depth and token above; a loop of `nodes` turns
+over 2 N numbers a row."""
+
+from typing import Any
+
+from jax import Array
+
+from decoding import base
+from decoding.catalogue import Card
+from decoding.tree_building import child_sampling, tables
+from models.errors import MethodError
+
+CARD = Card(
+    paper="DDTree, arXiv 2604.12989",
+    guarantee=base.LAW,
+    family=tables.FAMILY,
+    needs=("draw",),
+    draws=(base.POINT, base.COUPLED),
+    examples={"nodes": 7, "depth": 3, "above": 2, "children": 3},
+    sources=("ringel2026accelerating",),
+)
+
+
+def topology(
+    nodes: int = 64,
+    depth: int = 7,
+    above: int = 16,
+    children: int = 16,
+    draw: str = base.POINT,
+) -> base.Topology:
+    """Grow the most probable tree.
+
+    Args:
+        nodes: nodes to verify, root included.
+        depth: depth of the deepest draft; a block's guesses at most.
+        above: tokens above each depth whose laws are computed.
+        children: children of a node at most.
+        draw: one of `CARD.draws`.
+    """
+    check(nodes, depth, above, children, draw)
+
+    def grow(table: tables.Table) -> tuple[Array, Array, Array]:
+        return tables.best_first(table, nodes)
+
+    return of_table(tables.Tabled(above, children, grow), nodes, depth, draw)
+
+
+def check(nodes: int, depth: int, above: int, children: int, draw: str) -> None:
+    """Refuse numbers that give no tree, and draws that are none of `CARD.draws`."""
+    if min(depth, above, children) < 1 or nodes < 2:
+        raise MethodError(
+            f"nodes={nodes}, depth={depth}, above={above}, children={children}: use at "
+            "least 2 nodes, and 1 of the others"
+        )
+    child_sampling.check(draw, CARD.draws)
+
+
+def of_table(tabled: tables.Tabled, nodes: int, depth: int, draw: str) -> base.Topology:
+    """Return the topology of a tree that is grown of a table."""
+
+    def init(batch: int) -> base.State:
+        return base.State()
+
+    def expand(*arguments: Any) -> Any:
+        raise MethodError("a tree of a table has no levels")
+
+    def adapt(state: base.State, outcome: base.Outcome) -> base.State:
+        return state
+
+    widths = (1,) * (depth + 1)
+    return base.Topology(init, expand, adapt, widths, draw, kept=nodes, tabled=tabled)

@@ -1,0 +1,148 @@
+"""Losses of blocks by hand: anchors, what slots are graded by, and their weights."""
+
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from models.errors import ConfigError
+from models.heads import dspark
+from tests.decoding.drafters import agreement
+from training import losses
+from training.objectives import block_losses
+from training.objectives.block_losses import Weights
+from training.objectives.heads import dflash, domino
+from training.objectives.heads import dspark as objectives
+from training.teacher import outputs
+
+KEY = jax.random.key(0)
+DRAFTS = 3
+
+
+def batch(length: int = 24, masked: bool = True) -> dict:
+    rng = np.random.default_rng(0)
+    tokens = rng.integers(0, agreement.VOCAB, (2, length)).astype(np.int32)
+    mask = np.ones(tokens.shape, bool)
+    if masked:
+        mask[:, :6] = mask[0, 14:17] = False
+    return {"tokens": tokens, "loss_mask": mask, "row": np.array([4, 5], np.int32)}
+
+
+def params():
+    target = agreement.target().config
+    own = dspark.init(KEY, target, rank=8, layers=1, block=DRAFTS)
+    return agreement.stirred(own, 0.3)
+
+
+def test_anchors_may_be_learned_and_so_may_the_next_token():
+    given = batch()
+    anchors, live = map(np.asarray, block_losses.drawn(given, 8, 0))
+    mask = given["loss_mask"]
+    for row in range(2):
+        found = anchors[row][live[row]]
+        assert len(found) == len(set(found.tolist())) == 8
+        assert mask[row][found].all() and mask[row][found + 1].all()
+    full = batch(masked=False)
+    drawn = np.asarray(block_losses.drawn(full, 8, 0)[0])
+    later = np.asarray(block_losses.drawn({**full, "row": full["row"] + 1}, 8, 0)[0])
+    assert (later[0] == drawn[1]).all() and (later[1] != drawn[1]).any()
+    few = batch(9)
+    _, live = block_losses.drawn(few, 5, 0)
+    assert np.asarray(live).sum(1).tolist() == [2, 2]  # places 6 and 7 alone
+
+
+def by_hand(own, given: dict, weights: Weights) -> float:
+    """The loss over every anchor, slot after slot, from whole arrays of logits."""
+    lm = agreement.target()
+    read = objectives.objective(lm.model).taps
+    teacher = outputs.teacher(lm.model, read)(lm.params, given)
+    pairs = block_losses.guesses(dspark.HEAD, own, lm.model, given, teacher, DRAFTS)
+    laws = [np.asarray(draft(states)) for states, draft in pairs]
+    p = np.asarray(teacher.head(teacher.hidden[outputs.NORM]))
+    tokens, mask = given["tokens"], given["loss_mask"]
+    total = whole = 0.0
+    for row in range(len(tokens)):
+        for a in range(1, tokens.shape[1] - 1):  # row t of `guesses` is of anchor t + 1
+            if not (mask[row, a] and mask[row, a + 1]):
+                continue
+            for j in range(DRAFTS):
+                if a + 1 + j >= tokens.shape[1] or not mask[row, a + 1 + j]:
+                    break
+                q = laws[j][row, a - 1]
+                w = np.exp(-j / weights.decay) if weights.decay else 1.0
+                ce = float(losses.ce(q, tokens[row, a + 1 + j]))
+                tv = float(losses.tv(p[row, a + j], q))
+                kl = float(losses.kl(p[row, a + j], q))
+                total += w * (weights.ce * ce + 2 * weights.l1 * tv + weights.kl * kl)
+                whole += w
+    return total / whole
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [Weights(0.1, 0.9, decay=4.0), Weights(0.0, kl=1.0)],
+    ids=["dspark", "jetspec"],
+)
+def test_the_loss_is_that_of_every_block(weights):
+    """Planted: weights that fall from the second slot on."""
+    own, given, lm = params(), batch(), agreement.target()
+    objective = block_losses.objective(dspark.HEAD, lm.model, weights, 24)
+    teacher = outputs.teacher(lm.model, objective.taps)(lm.params, given)
+    found, metrics = objective.loss(own, given, teacher)
+    # The first token is no anchor of `guesses`, nor of a row whose first are masked.
+    np.testing.assert_allclose(found, by_hand(own, given, weights), rtol=1e-5)
+    late = weights._replace(decay=2.0)
+    assert abs(float(found) - by_hand(own, given, late)) > 1e-4
+    assert set(metrics) == {f"{n}_{j}" for n in ("hit", "alpha") for j in range(DRAFTS)}
+
+
+def test_the_confidence_head_learns_the_acceptance_rate():
+    own, given, lm = params(), batch(), agreement.target()
+    with_it, without = (
+        objectives.objective(lm.model, confidence=x) for x in (1.0, 0.0)
+    )
+    teacher = outputs.teacher(lm.model, with_it.taps)(lm.params, given)
+    both, metrics = with_it.loss(own, given, teacher)
+    alone, _ = without.loss(own, given, teacher)
+    assert both > alone and 0 <= metrics["confidence"] <= 1
+    grade = jax.grad(lambda own: with_it.loss(own, given, teacher)[0])(own)
+    assert jnp.abs(grade["confidence"]).sum() > 0
+
+
+def test_paced_weights_by_hand():
+    """w_j = sum over m >= j of the product of q~ up to m; planted: of q itself."""
+    q = np.array([[0.5, 0.2, 0.9], [0.1, 0.7, 0.3]])
+    live = np.array([[1, 1, 1], [1, 1, 0]], float)
+    smooth = 0.5 * q + 0.5
+    wanted = np.zeros_like(q)
+    for row in range(2):
+        for j in range(3):
+            for m in range(j, 3):
+                wanted[row, j] += np.prod(smooth[row, : m + 1]) * live[row, m]
+    found = block_losses.paced(jnp.asarray(-np.log(q)), jnp.asarray(live))
+    np.testing.assert_allclose(found, wanted * live, rtol=1e-5)
+    planted = np.cumsum(np.cumprod(q, 1)[:, ::-1], 1)[:, ::-1] * live
+    assert not np.allclose(found, planted, rtol=1e-2)
+
+
+def test_domino_goes_from_the_block_s_law_to_the_corrected_one():
+    weights = Weights(blend=10)
+    at = lambda row: block_losses.blended(weights, {"row": jnp.array([row])})
+    assert (float(at(0).ce), float(at(0).base)) == (0.0, 1.0)
+    assert (float(at(5).ce), float(at(5).base)) == (0.5, 0.5)
+    assert (float(at(20).ce), float(at(20).base)) == (1.0, 0.0)
+    model = agreement.target().model
+    assert domino.objective(model, blend=10).taps == dflash.objective(model).taps
+
+
+@pytest.mark.parametrize(
+    "fields", [{"ce": 0.0}, {"decay": -1.0}, {"ce": 0.0, "l1": 1.0, "pace": True}]
+)
+def test_weights_that_give_no_loss(fields):
+    with pytest.raises(ConfigError, match="ce"):
+        dflash.objective(agreement.target().model, **fields)
+    other = types.SimpleNamespace(config=agreement.target().config)
+    with pytest.raises(ConfigError, match="anchors=0"):
+        dflash.objective(other, anchors=0)

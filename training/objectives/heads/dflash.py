@@ -1,0 +1,79 @@
+"""DFlash: blocks of masks at drawn anchors, on the text's tokens.
+
+Chen, Liang, Liu, *DFlash*, 2026, arXiv 2602.06036. The loss is the cross-entropy of a
+block's slots, weighted by exp(-j / decay), over `anchors` blocks of a text
+(`training/objectives/block_losses.py`); `pace` is D-PACE (arXiv 2605.18810), which
+later trainers use in its place. The paper's decay is 7 for 16 slots, 5 for 10 and 4
+for 8. Other terms of the module are open to every block drafter: `kl` alone, without
+decay, on a causal block is JetSpec's loss (arXiv 2606.18394).
+
+Metrics: `hit_j` and `alpha_j` of each slot.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from jax import Array
+
+from models.heads import dflash
+from training.loop.train_step import Objective
+from training.objectives import block_losses
+from training.teacher.outputs import Teacher
+
+# For tests of all heads: small, depth 3, an anchor at every token of their texts.
+EXAMPLE: dict = {
+    "init": {"layers": 2, "block": 4},
+    "objective": {},
+}
+
+
+def init(key: Array, model: Any, target: Any, **fields: Any) -> Any:
+    """Draw the heads; `fields` are those of `models.heads.dflash.backbone`."""
+    return dflash.init(key, model.config, **fields)
+
+
+def objective(
+    model: Any,
+    anchors: int = 512,
+    ce: float = 1.0,
+    l1: float = 0.0,
+    kl: float = 0.0,
+    decay: float = 4.0,
+    pace: bool = False,
+    seed: int = 0,
+    part: int = 0,
+    taps: Sequence[int] = (),
+) -> Objective:
+    """Build the loss.
+
+    Args:
+        model: the target's.
+        anchors: blocks of a text.
+        ce: weight of the cross-entropy on the text.
+        l1: weight of the distance between the laws.
+        kl: weight of their divergence.
+        decay: slots after which a weight has fallen by e; 0: none.
+        pace: weigh the cross-entropy by D-PACE in place of `decay`.
+        seed: of the anchors.
+        part: slots whose logits exist at a time; 0: all.
+        taps: states that the head reads, rising; (): the paper's.
+
+    Raises:
+        ConfigError: weights that give no loss.
+    """
+    weights = block_losses.Weights(ce, l1, kl, decay, pace)
+    return block_losses.objective(
+        dflash.HEAD, model, weights, anchors, seed, part, taps
+    )
+
+
+def guesses(
+    params: Any,
+    model: Any,
+    batch: dict[str, Array],
+    teacher: Teacher,
+    depth: int,
+    taps: Sequence[int] = (),
+) -> list:
+    """Return, by depth, the slots of a block at every token, and the head."""
+    return block_losses.guesses(dflash.HEAD, params, model, batch, teacher, depth, taps)

@@ -1,0 +1,100 @@
+"""DSpark: a block's slots and its Markov head, on the target's laws.
+
+Cheng et al., *DSpark*, 2026, arXiv 2607.05147. With p the target's law of a slot's
+token and q the draft's after the text's tokens,
+
+    L = sum w_j (0.1 (-log q(y)) + 0.9 sum |p - q| + BCE(c_j, 1 - sum |p - q| / 2))
+
+over the sum of w_j = exp(-j / 4), j from 0; c_j is the confidence head's, whose target
+has no gradient. The published training: 512 anchors, AdamW at 6e-4.
+
+Metrics: `hit_j`, `alpha_j` of each slot, and `confidence`, the mean distance between a
+slot's c_j and its acceptance rate.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array, lax
+
+from models.heads import dspark
+from training.loop.train_step import Objective
+from training.objectives import block_losses
+from training.teacher.outputs import Teacher
+
+# For tests of all heads: small, depth 3, an anchor at every token of their texts.
+EXAMPLE: dict = {
+    "init": {"layers": 2, "block": 3, "rank": 8},
+    "objective": {},
+}
+
+
+def init(key: Array, model: Any, target: Any, **fields: Any) -> Any:
+    """Draw the heads; `fields` are those of `models.heads.dspark.init`."""
+    return dspark.init(key, model.config, **fields)
+
+
+def objective(
+    model: Any,
+    anchors: int = 512,
+    ce: float = 0.1,
+    l1: float = 0.9,
+    kl: float = 0.0,
+    confidence: float = 1.0,
+    decay: float = 4.0,
+    pace: bool = False,
+    seed: int = 0,
+    part: int = 0,
+    taps: Sequence[int] = (),
+) -> Objective:
+    """Build the loss.
+
+    Args:
+        model: the target's.
+        anchors: blocks of a text.
+        ce: weight of the cross-entropy on the text.
+        l1: weight of the distance between the laws.
+        kl: weight of their divergence.
+        confidence: weight of the confidence head's cross-entropy, where there is one.
+        decay: slots after which a weight has fallen by e; 0: none.
+        pace: weigh the cross-entropy by D-PACE in place of `decay`.
+        seed: of the anchors.
+        part: slots whose logits exist at a time; 0: all.
+        taps: states that the head reads, rising; (): the paper's.
+
+    Raises:
+        ConfigError: weights that give no loss.
+    """
+    weights = block_losses.Weights(ce, l1, kl, decay, pace)
+
+    def further(params, teacher, slots, blocks, found) -> tuple:
+        if not dspark.config_of(params).confidence:
+            return 0.0, {}
+        seen = dspark.watched(params, blocks.tokens, slots)
+        guess = dspark.rated(params, seen)
+        wanted = lax.stop_gradient(1.0 - found["tv"])
+        each = blocks.weights * block_losses.fall(weights, guess.shape[-1])
+        loss = optax.sigmoid_binary_cross_entropy(guess, wanted)
+        loss = (each * loss).sum() / jnp.maximum(each.sum(), 1e-9)
+        apart = jnp.abs(jax.nn.sigmoid(guess) - wanted)
+        mean = (blocks.weights * apart).sum() / jnp.maximum(blocks.weights.sum(), 1.0)
+        return confidence * loss, {"confidence": lax.stop_gradient(mean)}
+
+    return block_losses.objective(
+        dspark.HEAD, model, weights, anchors, seed, part, taps, further
+    )
+
+
+def guesses(
+    params: Any,
+    model: Any,
+    batch: dict[str, Array],
+    teacher: Teacher,
+    depth: int,
+    taps: Sequence[int] = (),
+) -> list:
+    """Return, by depth, the slots of a block at every token, and the head."""
+    return block_losses.guesses(dspark.HEAD, params, model, batch, teacher, depth, taps)
