@@ -217,12 +217,10 @@ class Topology(NamedTuple):
       `level`. If no row does, the draft call is skipped.
     - `prune(state, tree) -> int32[B, kept]`: indices of the nodes to verify, in rising
       order, root first, parents with their children, padded with -1.
-    - `blocks`: widths that are worth a program of their own. The target runs the
-      narrowest that holds every row's nodes.
-    - `tabled`: grow the tree of a table of all depths, see `tree_building/tables.py`.
-    - `watch(params, state, own, level) -> state` runs before `expand`. `params` are
-      those of `generate`. `own` is the state that the nodes of `level` pass to their
-      children: a draft model's normed states [B, w, D], or EAGLE's features.
+    - `blocks`: widths worth a program; the target runs the narrowest that suffices.
+    - `tabled`: grow the tree of a table of all depths (`tree_building/tables.py`).
+    - `watch(params, state, own, level) -> state` runs before `expand`. `own` [B, w, D]
+      is what the nodes of `level` pass to their children, such as states.
     """
 
     init: Callable[[int], State]  # (batch) -> state

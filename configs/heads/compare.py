@@ -34,6 +34,11 @@ def get_config(target: str = "tiny") -> ml_collections.ConfigDict:
         "falcon",
         "chimera",
         "lud",
+        "dflash",
+        "dflash2",
+        "dspark",
+        "domino",
+        "treeflash",
     )
     c.full_tokens = 2_000_000  # of each training
     c.full_seeds = (0, 1, 2)  # of `recipes`

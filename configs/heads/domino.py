@@ -28,6 +28,7 @@ def get_config(target: str = "tiny") -> ml_collections.ConfigDict:
     else:
         c.objective.anchors = 256
         c.method.topology.length = 16
-    c.objective.blend = c.data.tokens // c.data.window  # rows of the whole training
+    # Over the rows of the whole training.
+    c.objective.blend = c.data.get_ref("tokens") // c.data.get_ref("window")
     c.method.drafter = "drafters/domino"
     return c

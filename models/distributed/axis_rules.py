@@ -42,6 +42,9 @@ PARAMS: dict[str, tuple[str, ...]] = {
     "fuse": ("- draft embed",),
     "res": ("draft embed",),
     "head_bias": ("vocab",),
+    # A block drafter's corrections of the scores; their sums over a width are small.
+    "second": ("- vocab",),
+    "output": ("- vocab",),
 }
 # How a TPU's memory orders the dimensions of a param, slowest first, if not as its
 # shape does. In [D, 2, F] gate and up alternate by row: before every loop the compiler
@@ -56,6 +59,9 @@ WHOLE = frozenset(
         *("bias", "mix_bias", "skip_bias", "first_bias", "other_bias"),
         *("key", "key_bias", "query", "query_bias", "value", "value_bias"),
         *("first", "other", "input", "state", "gate", "transfer", "prompts"),
+        *("q_norm", "k_norm", "mask", "base", "kernel", "before", "after", "hidden"),
+        *("joint", "joint_bias", "gate_bias", "confidence", "confidence_bias"),
+        *("inputs", "recurrent"),
         *("a", "b"),  # LoRA's
     }
 )

@@ -17,7 +17,7 @@ from flax import struct
 from decoding import base, tree
 from decoding.conformance import laws
 from decoding.transforms import temperature
-from decoding.tree_building import grow
+from decoding.tree_building import grow, tables
 from models.base import ModelOutput
 
 V, LENGTH, T = 4, 3, 0.9
@@ -82,8 +82,22 @@ def grown_from(topology, rows, logits, seed, params=None) -> base.TokenTree:
     own = (
         () if topology.watch is None else jnp.broadcast_to(jnp.eye(1, V), (rows, 1, V))
     )
+    if topology.tabled is not None:
+        return of_table(ctx, topology, keys, logits)
     args = (model, logits, Cache(length - 1), ctx, topology, keys, state, root, own)
     return grow.grow(*args)[0]
+
+
+def of_table(ctx, topology, keys, logits) -> base.TokenTree:
+    """The tree of a table with the laws after every token, but the root's at first."""
+    rows, depth = ctx.length.shape[0], topology.depth
+    above = jnp.broadcast_to(jnp.arange(V, dtype=jnp.int32), (rows, depth, V))
+    above = above.at[:, 0].set(0)
+    ways = topology.tabled
+    table = tables.table(
+        ctx, keys, above, logits[above], ways.children, topology.draw, False
+    )
+    return tables.grown(ctx, topology, table)
 
 
 def noise(topology: base.Topology, rows: int, seed: int) -> tuple[jax.Array, jax.Array]:

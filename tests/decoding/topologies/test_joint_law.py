@@ -21,7 +21,9 @@ from tests.decoding.test_vocab import two_kernels
 from tests.decoding.topologies import kit
 
 ARGUMENTS: dict[str, dict] = {  # two levels; chains that never stop
+    "topologies/best_first": {"nodes": 9, "depth": 2, "above": 4, "children": 2},
     "topologies/chain": {"length": 2},
+    "topologies/confidence_schedule": {"length": 2},
     "topologies/confidence_stop": {"length": 2, "threshold": 0.0},
     "topologies/dyspec": {"nodes": 5, "depth": 2, "width": 2, "threshold": 0.02},
     "topologies/eagle2": {"nodes": 5, "depth": 2, "top_k": 2},
@@ -29,6 +31,7 @@ ARGUMENTS: dict[str, dict] = {  # two levels; chains that never stop
         "times": ((1, 1.0), (5, 1.1)),
         "choices": ((0,), (1,), (0, 0), (0, 1)),
     },
+    "topologies/jetspec": {"nodes": 5, "depth": 2, "above": 4, "children": 2},
     "topologies/rsd_c": {"branching": (2, 2)},
     "topologies/rsd_s": {"width": 3, "depth": 2},
     "topologies/sequoia": {"acceptance": (0.5, 0.2), "budget": 5, "depth": 2},
@@ -47,7 +50,11 @@ def fit(name: str, draw: str) -> float:
     """The p-value of a draw's law; 1 or 0 where the children follow from the noise."""
     given = ARGUMENTS.get(name, Spec(name).card.examples)
     topology = Spec(name, **given, draw=draw).build({})
-    params = {"acceptance": acceptance_predictor.init(jax.random.key(8), kit.V)}
+    none = {"confidence": jnp.zeros(kit.V), "confidence_bias": jnp.zeros(())}
+    params = {
+        "acceptance": acceptance_predictor.init(jax.random.key(8), kit.V),
+        "heads": none,
+    }
     nodes = kit.grown(topology, kit.N, kit.Q, 0, params)
     tokens, there = np.asarray(nodes.tokens), np.asarray(nodes.kind) == base.CANDIDATE
     below = (np.asarray(nodes.parents) == 1) & there
