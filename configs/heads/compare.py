@@ -39,6 +39,7 @@ def get_config(target: str = "tiny") -> ml_collections.ConfigDict:
         "dspark",
         "domino",
         "treeflash",
+        "p_eagle",
     )
     c.full_tokens = 2_000_000  # of each training
     c.full_seeds = (0, 1, 2)  # of `recipes`

@@ -11,29 +11,20 @@ case has one greedy program and one at temperature 0.8, both under `COMMON`.
 import atexit
 import dataclasses
 import functools
-import importlib
 import inspect
 import shutil
 import tempfile
 import types
-from collections.abc import Callable
 
 import jax
 import numpy as np
 
 import decoding
 from decoding import Method, Spec, base, catalogue, compose
+from decoding.conformance import toy_heads
 from decoding.loops import decode, engines
 from decoding.text_lookup import suffix_array
 from decoding.tree_building import tables
-from models.heads import (
-    chimera,
-    eagle,
-    eagle3,
-    hydra,
-    medusa,
-    ppd,
-)
 from models.predictors import (
     acceptance_predictor,
     exit_predictor,
@@ -140,14 +131,6 @@ BUILT_ON_MODEL = ("topologies/chain", "topologies/eagle2")
 # Heads run with the static tree, and these with their papers' dynamic tree.
 GROWING = ("drafters/eagle", "drafters/eagle3", "drafters/fspad")
 # Static trees by another name: tests of their laws and shapes suffice.
-# Heads on a block, and how small the toy's are; all but Domino's grow trees of a table.
-BLOCKS: dict[str, dict[str, int]] = {
-    "dflash": {},
-    "dflash2": {"rank": 4, "candidates": 5, "convolution": 4},
-    "domino": {"rank": 4, "width": 4},
-    "dspark": {"rank": 4},
-    "treeflash": {},
-}
 SHAPES = ("topologies/specinfer", "topologies/rsd_c", "topologies/sequoia")
 
 
@@ -183,7 +166,7 @@ def cases_of(name: str, **arguments) -> dict[str, Method]:
     every = tuple(name for name in grown if name not in (*tabled, *headed))
     topologies = {"drafters/model": every, "drafters/oracle": KINDS}
     topologies |= dict.fromkeys(GROWING, ("topologies/eagle2",))
-    blocks = {f"drafters/{name}" for name in BLOCKS} - {"drafters/domino"}
+    blocks = {f"drafters/{name}" for name in toy_heads.BLOCKS} - {"drafters/domino"}
     topologies |= dict.fromkeys(blocks, ("topologies/static", *tabled))
     topologies["drafters/dspark"] = (*topologies["drafters/dspark"], *headed)
     is_head = drafter.card.family == "head"
@@ -213,42 +196,7 @@ def exiting(name: str) -> Method:
 @functools.cache
 def heads(name: str):
     """Make random heads for the toy model."""
-    return heads_of(name, TARGET)
-
-
-def heads_of(name: str, lm):
-    """Make heads for the target `lm`: fresh ones plus noise of deviation 0.3."""
-    key, config = jax.random.key(7), lm.config
-    rows = jax.random.normal(key, (config.vocab_size, config.d_model))
-    draft_tokens = np.arange(1, config.vocab_size - 1)  # EAGLE-3's draft vocabulary
-    # Heads whose `init` takes more than a key and a config, or has another module.
-    makers: dict[str, Callable] = {
-        "drafters/medusa": lambda: medusa.init(key, config, rows, 3),
-        "drafters/hydra": lambda: hydra.init(key, config, rows, 3, True, True),
-        "drafters/eagle3": lambda: eagle3.init(key, config, rows, draft_tokens),
-        "drafters/chimera": lambda: chimera.init(key, config, rows, 3),
-        "drafters/lud": lambda: ppd.init(key, lm.model, lm.params),
-        "drafters/ppd": lambda: ppd.init(key, lm.model, lm.params),
-        "exits/specee": lambda: eagle.init(key, config),
-        **{
-            f"drafters/{name}": functools.partial(
-                importlib.import_module(f"models.heads.{name}").init,
-                *(key, config),
-                **{"layers": 1, "block": 4, **fields},
-            )
-            for name, fields in BLOCKS.items()
-        },
-    }
-
-    def default():
-        head = importlib.import_module(f"models.heads.{name.split('/')[1]}")
-        return head.init(key, config)
-
-    params = jax.tree.map(np.asarray, jax.jit(makers.get(name, default))())
-    vocabulary = {"kept": params.pop("kept")} if "kept" in params else {}
-    rng = np.random.default_rng(7)
-    stir = lambda x: np.float32(x + 0.3 * rng.normal(size=x.shape))
-    return jax.tree.map(jax.numpy.asarray, {**jax.tree.map(stir, params), **vocabulary})
+    return toy_heads.heads(name, TARGET)
 
 
 @functools.cache

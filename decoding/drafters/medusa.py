@@ -51,7 +51,7 @@ def drafter(heads, model, topology: base.Topology, blocks: int = 1) -> base.Draf
 
         laws = medusa.logits(ctx.params["heads"], hidden, blocks, output)
         laws = laws.swapaxes(0, 1)
-        return draft_head.Start(draft_head.by_level(laws), laws[:, 0])
+        return draft_head.marginal(ctx, topology, laws)
 
     def read(ctx: base.Context, hidden: Array, cache: tuple, outcome: base.Outcome):
         return draft_head.last_state(outcome, "norm", hidden), ()

@@ -18,21 +18,18 @@ Deviations: none of TreeFlash. DDTree has as many children as nodes.
 Cost per call: a top-k over V for each depth and token above; a loop of `nodes` turns
 over 2 N numbers a row."""
 
-from typing import Any
-
 from jax import Array
 
 from decoding import base
 from decoding.catalogue import Card
-from decoding.tree_building import child_sampling, tables
-from models.errors import MethodError
+from decoding.tree_building import tables
 
 CARD = Card(
     paper="DDTree, arXiv 2604.12989",
     guarantee=base.LAW,
     family=tables.FAMILY,
     needs=("draw",),
-    draws=(base.POINT, base.COUPLED),
+    draws=tables.DRAWS,
     examples={"nodes": 7, "depth": 3, "above": 2, "children": 3},
     sources=("ringel2026accelerating",),
 )
@@ -54,35 +51,9 @@ def topology(
         children: children of a node at most.
         draw: one of `CARD.draws`.
     """
-    check(nodes, depth, above, children, draw)
 
     def grow(table: tables.Table) -> tuple[Array, Array, Array]:
         return tables.best_first(table, nodes)
 
-    return of_table(tables.Tabled(above, children, grow), nodes, depth, draw)
-
-
-def check(nodes: int, depth: int, above: int, children: int, draw: str) -> None:
-    """Refuse numbers that give no tree, and draws that are none of `CARD.draws`."""
-    if min(depth, above, children) < 1 or nodes < 2:
-        raise MethodError(
-            f"nodes={nodes}, depth={depth}, above={above}, children={children}: use at "
-            "least 2 nodes, and 1 of the others"
-        )
-    child_sampling.check(draw, CARD.draws)
-
-
-def of_table(tabled: tables.Tabled, nodes: int, depth: int, draw: str) -> base.Topology:
-    """Return the topology of a tree that is grown of a table."""
-
-    def init(batch: int) -> base.State:
-        return base.State()
-
-    def expand(*arguments: Any) -> Any:
-        raise MethodError("a tree of a table has no levels")
-
-    def adapt(state: base.State, outcome: base.Outcome) -> base.State:
-        return state
-
-    widths = (1,) * (depth + 1)
-    return base.Topology(init, expand, adapt, widths, draw, kept=nodes, tabled=tabled)
+    tabled = tables.Tabled(above, children, grow)
+    return tables.topology(tabled, nodes, depth, draw)

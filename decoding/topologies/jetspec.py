@@ -25,7 +25,6 @@ from jax import Array
 
 from decoding import base
 from decoding.catalogue import Card
-from decoding.topologies import best_first
 from decoding.tree_building import tables
 from models.errors import MethodError
 
@@ -34,7 +33,7 @@ CARD = Card(
     guarantee=base.LAW,
     family=tables.FAMILY,
     needs=("draw",),
-    draws=(base.POINT, base.COUPLED),
+    draws=tables.DRAWS,
     examples={"nodes": 7, "depth": 3, "above": 2, "children": 3},
     sources=("hu2026jetspec",),
 )
@@ -62,7 +61,6 @@ def topology(
         middle: distance of log-probabilities at which it is 1/2, in nats.
         draw: one of `CARD.draws`.
     """
-    best_first.check(nodes, depth, above, children, draw)
     if gap and children < 2:
         raise MethodError(f"children={children}, gap=True: use at least 2 children")
 
@@ -76,4 +74,4 @@ def topology(
         return tables.expanded(table, nodes, most)
 
     tabled = tables.Tabled(above, children, grow)
-    return best_first.of_table(tabled, nodes, depth, draw)
+    return tables.topology(tabled, nodes, depth, draw)

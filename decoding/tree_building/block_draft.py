@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from decoding import base
-from decoding.tree_building import draft_head, grow, tables
+from decoding.tree_building import draft_head, tables
 from models.base import LanguageModel
 from models.errors import MethodError
 from models.heads import dflash
@@ -63,22 +63,20 @@ def drafter(
         states = dflash.normed(weights, raw, eps)
         slots, every = Slot(raw, states), output(states)
 
-        def laws(level: int, tokens: Array, above: Any) -> tuple[Array, Any]:
-            carry = above.carry if isinstance(above, grow.Watched) else above
+        def laws(level: int, tokens: Array, carry: Any) -> tuple[Array, tuple]:
             slot = Slot(*(x[:, level, None] for x in slots))
             places = jnp.broadcast_to(at[:, None] + level, tokens.shape)
             embedded = model.embed(params["target"], tokens, places)
             own = params["heads"]
             carry, summary = head.step(own, carry, tokens, embedded, slot)
-            if topology.watch is not None and head.watched is not None:
-                carry = grow.Watched(head.watched(own, tokens, slot), carry)
+            seen = head.watched(own, tokens, slot)
             found = head.logits(own, slot, every[:, level, None], summary, output)
             shape = (*tokens.shape, found.shape[-1])
-            return jnp.broadcast_to(found, shape), carry
+            return jnp.broadcast_to(found, shape), (seen, carry)
 
         def call(cache: Any, above: Any, nodes: Any, level: int) -> tuple:
-            found, carry = laws(level, nodes.tokens, above)
-            return found, carry, cache
+            found, passed = laws(level, nodes.tokens, above[1])
+            return found, passed, cache
 
         def table(keys: Array) -> tables.Table:
             own, ways, depth = params["heads"], topology.tabled, topology.depth
@@ -102,7 +100,14 @@ def drafter(
 
         logits, first = laws(0, root, head.start(params["heads"], root.shape))
         known = None if head.memory(heads) else table
-        return draft_head.Start(call, logits[:, 0], first, cache=cache, table=known)
+        return draft_head.Start(
+            call,
+            logits[:, 0],
+            first,
+            cache=cache,
+            table=known,
+            watched=lambda passed: passed[0],
+        )
 
     def observe(ctx: base.Context, _: tuple, cache: Any, outcome: base.Outcome):
         weights = ctx.params["heads"]["backbone"]

@@ -41,6 +41,7 @@ class Start(NamedTuple):
     part: grow.Part | None = None  # the tokens of the logits; None: all
     cache: Any = None  # that `start` wrote to; None: it did not
     table: Callable[[Array], tables.Table] | None = None  # keys -> all depths' steps
+    watched: Callable[[Any], Any] = lambda own: own  # what a topology watches of `own`
 
 
 def drafter(
@@ -71,16 +72,15 @@ def drafter(
     def draft(keys, ctx: base.Context, state: base.State):
         row = state.row
         first = start(ctx, row.own, row.cache)
-        if topology.tabled is not None:
-            if first.table is None:
-                raise MethodError(grow.NO_TABLE)
+        written = row.cache if first.cache is None else first.cache
+        if topology.tabled is not None and first.table is not None:
             nodes = tables.grown(ctx, topology, first.table(keys))
-            row = Row(row.own, first.cache, row.grown)
+            row = Row(row.own, written, row.grown)
             nodes = replace(nodes, calls=calls)
             return nodes, base.State(row, state.shared), ctx.cache
         nodes, grown, cache = grow.sprout(
             first.call,
-            row.cache if first.cache is None else first.cache,
+            written,
             ctx.length - 1 if first.prefix is None else first.prefix,
             ctx,
             topology,
@@ -89,6 +89,7 @@ def drafter(
             first.logits,
             first.own,
             first.part,
+            first.watched,
         )
         nodes = replace(nodes, calls=nodes.calls + calls)
         row = Row(row.own, cache, grown.row)
@@ -184,6 +185,26 @@ def by_level(laws: Array) -> Call:
         return jnp.broadcast_to(laws[:, level, None], shape), (), cache
 
     return call
+
+
+def marginal(
+    ctx: base.Context,
+    topology: base.Topology,
+    laws: Array,
+    cache: Any = None,
+) -> Start:
+    """Return the start of a tree of laws [B, K, V] that depend on the level alone.
+
+    The first law is the root's. A tree of a table has them too.
+    """
+
+    def table(keys: Array) -> tables.Table:
+        depth, ways = topology.depth, topology.tabled
+        above = jnp.broadcast_to(ctx.root[:, None, None], (len(laws), depth, 1))
+        raw = laws[:, :depth, None]
+        return tables.table(ctx, keys, above, raw, ways.children, topology.draw, True)
+
+    return Start(by_level(laws), laws[:, 0], cache=cache, table=table)
 
 
 def check_depth(name: str, topology: base.Topology, heads: int) -> None:

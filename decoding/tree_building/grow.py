@@ -14,11 +14,6 @@ from decoding.tree_building import draft_model
 from models.base import ALL, Block, Visibility, pack_bits
 from models.errors import MethodError
 
-NO_TABLE = (
-    "the topology grows a tree of the laws of all depths at once, which this drafter "
-    "does not have: use topologies/eagle2, or a head on a block without a memory "
-    "(drafters/dflash, dspark, dflash2, treeflash)"
-)
 LAWS = (base.IID, base.NO_REPLACE)  # draws whose verifiers need the laws
 
 
@@ -28,13 +23,6 @@ class Part(NamedTuple):
     ids: Array  # int32[M], rising
     spread: Callable[[Array], Array]
     """[..., M] -> float32[..., V], with -inf outside of the part"""
-
-
-class Watched(NamedTuple):
-    """What nodes pass to their children, apart from what a topology watches of them."""
-
-    seen: Array  # [B, w, *]
-    carry: Any
 
 
 def empty(ctx: base.Context, topology: base.Topology) -> base.TokenTree:
@@ -136,6 +124,7 @@ def sprout(
     logits: Array,
     own: Any = (),
     part: Part | None = None,
+    watched: Callable[[Any], Any] = lambda own: own,
 ) -> tuple[base.TokenTree, base.State, Any]:
     """Grow a tree level by level with any function that gives the laws of a level.
 
@@ -157,12 +146,11 @@ def sprout(
         own: [B, 1, ...], the root's.
         part: the tokens of the raw logits, [..., M] then; None: all. The tree grows
             among them alone, unless its draw or the transform needs every token's.
+        watched: what a topology watches of `own`.
 
     Returns:
         The tree, the topology's state, and the cache.
     """
-    if topology.tabled is not None:
-        raise MethodError(NO_TABLE)
     nodes, run = empty(ctx, topology), topology.run
     call, logits, part = _known(call, logits, part, ctx, topology)
     eye = pack_bits(jnp.eye(sum(run), dtype=bool))
@@ -204,9 +192,8 @@ def sprout(
             raw, own, cache = _call(call, cache, own, block, level, among)
             ran.append(live)
         if topology.watch is not None:
-            seen = own.seen if isinstance(own, Watched) else own
-            _check(seen)
-            state = topology.watch(ctx.params, state, seen, level)
+            _check(watched(own))
+            state = topology.watch(ctx.params, state, watched(own), level)
         fold = jax.vmap(jax.random.fold_in, in_axes=(0, None))
         laws = ctx.warp(raw, at)
         nodes, state = topology.expand(

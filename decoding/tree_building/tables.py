@@ -16,8 +16,15 @@ from jax import Array, lax
 
 from decoding import base, vocab
 from decoding.tree_building import child_sampling, node_ranking
+from models.errors import MethodError
 
 FAMILY = "tree of a table"  # of the topologies' cards
+DRAWS = (base.POINT, base.COUPLED)  # that they offer
+NO_TABLE = (
+    "the topology grows a tree of the laws of all depths at once, which this drafter "
+    "does not have: use topologies/eagle2, or a head on a block without a memory or "
+    "heads that guess apart (drafters/dflash, dspark, dflash2, treeflash, medusa)"
+)
 
 
 class Table(NamedTuple):
@@ -35,6 +42,33 @@ class Tabled(NamedTuple):
     children: int  # K
     grow: Callable[[Table], tuple[Array, Array, Array]]
     """table -> tokens, parents int32[B, N], there bool[B, N]"""
+
+
+def topology(tabled: Tabled, nodes: int, depth: int, draw: str) -> base.Topology:
+    """Return the topology of trees of `nodes` nodes, `depth` deep, of a table.
+
+    Raises:
+        MethodError: numbers that give no tree, or a draw that is none of `DRAWS`.
+    """
+    if min(depth, tabled.above, tabled.children) < 1 or nodes < 2:
+        raise MethodError(
+            f"nodes={nodes}, depth={depth}, above={tabled.above}, children="
+            f"{tabled.children}: use at least 2 nodes, and 1 of the others"
+        )
+    child_sampling.check(draw, DRAWS)
+
+    def expand(*arguments: Any) -> Any:
+        raise MethodError(NO_TABLE)  # of drafters that have no table
+
+    return base.Topology(
+        lambda batch: base.State(),
+        expand,
+        lambda state, outcome: state,
+        (1,) * (depth + 1),
+        draw,
+        kept=nodes,
+        tabled=tabled,
+    )
 
 
 def likely(laws: Array, count: int) -> Array:

@@ -61,7 +61,7 @@ WHOLE = frozenset(
         *("first", "other", "input", "state", "gate", "transfer", "prompts"),
         *("q_norm", "k_norm", "mask", "base", "kernel", "before", "after", "hidden"),
         *("joint", "joint_bias", "gate_bias", "confidence", "confidence_bias"),
-        *("inputs", "recurrent"),
+        *("inputs", "recurrent", "mask_hidden"),
         *("a", "b"),  # LoRA's
     }
 )

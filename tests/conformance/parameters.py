@@ -44,7 +44,7 @@ ALIKE = (
     *("model-eagle2", "eagle3-eagle2", "lookahead", "speculative_jacobi", "pearl"),
     *("ead", "specee", "first", "forced", "masked_diffusion-chain"),
     *("dflash-best_first", "dflash2-best_first", "treeflash-best_first"),
-    *("domino-static",),
+    *("domino-static", "p_eagle-static"),
 )
 
 

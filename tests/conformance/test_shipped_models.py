@@ -15,7 +15,7 @@ import pytest
 
 import models
 from decoding import Method, Spec, catalogue, compose
-from decoding.conformance import kit
+from decoding.conformance import kit, toy_heads
 from experiments.measurement import measured_row
 from experiments.measurement.measured_row import Cell
 from experiments.measurement.workbench import Bench, Case
@@ -85,7 +85,7 @@ def beside(need: str, part: str):
     if need == "draft":
         return models.load("tiny-draft")
     if need == "heads":
-        return kit.heads_of(part, lm)
+        return toy_heads.heads(part, lm)
     if need == "exits":
         return exit_predictor.init(kit.jax.random.key(9), lm.config.n_layers, 3, 8)
     watched = models.load("tiny-draft") if drafts else lm  # whose states it reads

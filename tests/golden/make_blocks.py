@@ -56,9 +56,9 @@ def block(model: Any, given: dict[str, torch.Tensor], width: int) -> torch.Tenso
     """The backbone's normed output at the block's slots, from a model of its code."""
     tokens = torch.full((BATCH, width), MASK)
     tokens[:, 0] = given["tokens"][:, TEXT]
-    run = getattr(model, "_forward_backbone", model)
-    names = ("target_hidden_states", "target_hidden")
-    name = names["_forward_backbone" not in dir(model)]
+    run, name = model, "target_hidden"
+    if hasattr(model, "_forward_backbone"):  # DeepSpec's
+        run, name = model._forward_backbone, "target_hidden_states"
     return run(
         position_ids=torch.arange(TEXT + width)[None].expand(BATCH, -1),
         attention_mask=None,

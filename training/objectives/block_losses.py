@@ -52,14 +52,29 @@ class Blocks(NamedTuple):
 class Weights(NamedTuple):
     """How a loss is put together; see the module."""
 
-    ce: float = 1.0
-    l1: float = 0.0
-    kl: float = 0.0
+    ce: float = 1.0  # of -log q(y)
+    l1: float = 0.0  # of sum |p - q|
+    kl: float = 0.0  # of KL(p || q)
     decay: float = 0.0  # slots after which a weight has fallen by e; 0: none
-    pace: bool = False
-    base: float = 0.0
+    pace: bool = False  # D-PACE's weights of the cross-entropy, in place of `decay`
+    base: float = 0.0  # of -log u(y)
     blend: int = 0  # rows over which the weight `ce` moves from u to q; 0: it is q's
     some: bool = False  # q has tokens of probability 0: they have no cross-entropy
+
+    def changed(self, **terms: Any) -> "Weights":
+        """Return these weights with other terms.
+
+        Raises:
+            ConfigError: an unknown term, or weights that give no loss.
+        """
+        unknown = sorted(set(terms) - set(self._fields))
+        if unknown:
+            raise ConfigError(
+                f"{unknown} are no terms of a block's loss: use some of {self._fields}"
+            )
+        other = self._replace(**terms)
+        other.check()
+        return other
 
     def check(self) -> None:
         """Raise ConfigError for weights that give no loss."""
@@ -145,9 +160,8 @@ def objective(
             added; `found` are the figures of each slot, float32[B, A, K].
 
     Raises:
-        ConfigError: weights that give no loss, or no anchors.
+        ConfigError: no anchors.
     """
-    weights.check()
     if anchors < 1:
         raise ConfigError(f"anchors={anchors}: use at least 1")
     read = dflash.states(model.config, taps)
@@ -166,11 +180,11 @@ def objective(
         more, others = further(params, teacher, slots, blocks, found)
         return loss + more, metrics | others
 
+    def quantity(params: Any) -> str:
+        return "mean over slots, nats a token"
+
     return Objective(
-        total,
-        lambda batch: predicted(batch, 1).sum(),
-        read,
-        quantity=lambda params: "mean over slots, nats a token",
+        total, lambda batch: predicted(batch, 1).sum(), read, quantity=quantity
     )
 
 

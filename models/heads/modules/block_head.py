@@ -31,7 +31,7 @@ class Head(NamedTuple):
     - `reads`: a law depends on the token before its slot.
     - `memory(params)`: and on those before that.
     - `watched(params, tokens, slot) -> [..., W]`: what topologies may watch of a slot
-      after tokens int32[...].
+      after tokens int32[...]; (): nothing.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Head(NamedTuple):
     logits: Callable[[Any, Slot, Array, Any, Callable[[Array], Array]], Array]
     reads: bool = True
     memory: Callable[[Any], bool] = lambda params: False
-    watched: Callable[[Any, Array, Slot], Array] | None = None
+    watched: Callable[[Any, Array, Slot], Any] = lambda params, tokens, slot: ()
 
 
 def plain(name: str) -> Head:

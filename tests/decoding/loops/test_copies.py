@@ -16,7 +16,7 @@ from decoding import Method, Spec
 from decoding.conformance import kit, widths
 from decoding.loops import block_choice
 from models import transformer
-from models.heads import eagle
+from models.heads import dspark, eagle
 from models.predictors import exit_predictor
 
 SIZE = 512
@@ -48,18 +48,21 @@ SPECEE = {
     "heads": eagle.init(jax.random.key(2), TARGET.config),
     "exits": exit_predictor.init(jax.random.key(3), 3, 2, 8),
 }
+BLOCKS = {"heads": dspark.init(jax.random.key(4), TARGET.config, rank=4, layers=2)}
+TABLE = Spec("topologies/best_first", nodes=8, depth=3)
 METHODS = (
     Method(Spec("drafters/pearl", gamma=3)),
     Method(Spec("drafters/swift", length=3, nodes=8, context=4)),
     Method(Spec("drafters/del_exit", length=3)),
     Method(Spec("drafters/easyspec", group=2), topology=CHAIN),
     Method(Spec("drafters/copyspec_model", gamma=2, copy=4), topology=CHAIN),
-    Method(exit=Spec("exits/specee", static=(0, 2))),
+    Method(exit=Spec("exits/specee", static=(0, 1))),
     Method(Spec("drafters/s2d", exits=(1,)), topology=CHAIN),
     Method(
         Spec("drafters/model"), topology=Spec("topologies/confidence_stop", length=3)
     ),
     Method(exit=Spec("exits/skipdecode", least=2, tokens=8)),
+    Method(Spec("drafters/dspark"), topology=TABLE),
 )
 MADE = re.compile(r"= \(?\w+\[([\d,]+)\]\S* (copy|transpose|concatenate|pad)\(")
 
@@ -68,7 +71,8 @@ def copies(
     method: Method, disturb=lambda drafter: drafter, cut: bool = False
 ) -> list[str]:
     """The instructions that make a new array as large as a layer of either cache."""
-    beside = SPECEE if "exits" in method.needs else {}
+    beside = BLOCKS if "heads" in method.needs else {}
+    beside = SPECEE if "exits" in method.needs else beside
     run = kit.Run(method, 0.8, lm=TARGET, draft=DRAFT, beside=beside)
     run.alter(drafter=disturb(run.parts.program.drafter), chunk=16)
     if cut:

@@ -9,6 +9,7 @@ from decoding.loops import decode
 from models.errors import MethodError
 
 NODES, DEPTH = 11, 3
+HEADS = ("dflash", "dspark", "dflash2", "treeflash", "medusa", "p_eagle")
 EVERY = {"above": kit.VOCAB, "children": kit.VOCAB}
 
 
@@ -36,7 +37,7 @@ def paths(nodes: base.TokenTree, row: int) -> list[tuple]:
 
 
 @pytest.mark.parametrize("draw", [base.POINT, base.COUPLED])
-@pytest.mark.parametrize("name", ["dflash", "dspark", "dflash2", "treeflash"])
+@pytest.mark.parametrize("name", HEADS)
 def test_with_every_token_it_is_eagle2_s_tree(name, draw):
     """Both take the best nodes of all; planted: a node fewer."""
     drafter = f"drafters/{name}"

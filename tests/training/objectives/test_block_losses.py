@@ -99,16 +99,29 @@ def test_the_loss_is_that_of_every_block(weights):
 
 
 def test_the_confidence_head_learns_the_acceptance_rate():
+    """Its term by hand; planted: the rate of another slot."""
     own, given, lm = params(), batch(), agreement.target()
-    with_it, without = (
-        objectives.objective(lm.model, confidence=x) for x in (1.0, 0.0)
-    )
-    teacher = outputs.teacher(lm.model, with_it.taps)(lm.params, given)
-    both, metrics = with_it.loss(own, given, teacher)
-    alone, _ = without.loss(own, given, teacher)
-    assert both > alone and 0 <= metrics["confidence"] <= 1
-    grade = jax.grad(lambda own: with_it.loss(own, given, teacher)[0])(own)
-    assert jnp.abs(grade["confidence"]).sum() > 0
+    each = [objectives.objective(lm.model, confidence=x) for x in (1.0, 0.0)]
+    read = each[0].taps
+    teacher = outputs.teacher(lm.model, read)(lm.params, given)
+    both, alone = (x.loss(own, given, teacher)[0] for x in each)
+    every, live = block_losses.drawn(given, 24, 0)
+    blocks = block_losses.gathered(own, given, teacher, every, live)
+    slots = block_losses.states(dspark.HEAD, own, lm.model, given, teacher, every, read)
+    pairs = block_losses.guesses(dspark.HEAD, own, lm.model, given, teacher, DRAFTS)
+    q = jnp.stack([draft(states) for states, draft in pairs], 2)
+    q = jnp.roll(q, 1, 1)  # row t of `guesses` is of anchor t + 1
+    p = teacher.head(blocks.law)
+    rate = losses.alpha(p, q)
+    sure = jax.nn.sigmoid(dspark.rated(own, dspark.watched(own, blocks.tokens, slots)))
+    weights = blocks.weights * jnp.exp(-jnp.arange(DRAFTS) / 4.0)
+
+    def term(rate) -> float:
+        entropy = -(rate * jnp.log(sure) + (1 - rate) * jnp.log(1 - sure))
+        return float((weights * entropy).sum() / weights.sum())
+
+    np.testing.assert_allclose(both - alone, term(rate), rtol=1e-4)
+    assert abs(float(both - alone) - term(jnp.roll(rate, 1, 2))) > 1e-3
 
 
 def test_paced_weights_by_hand():

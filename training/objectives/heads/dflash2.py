@@ -27,6 +27,7 @@ EXAMPLE: dict = {
     "init": {"layers": 2, "block": 4, "rank": 8, "convolution": 8, "candidates": 6},
     "objective": {},
 }
+WEIGHTS = block_losses.Weights(decay=4.0, base=1.0, some=True)
 
 
 def init(key: Array, model: Any, target: Any, **fields: Any) -> Any:
@@ -37,31 +38,25 @@ def init(key: Array, model: Any, target: Any, **fields: Any) -> Any:
 def objective(
     model: Any,
     anchors: int = 512,
-    base: float = 1.0,
-    ce: float = 1.0,
-    l1: float = 0.0,
-    decay: float = 4.0,
     seed: int = 0,
     part: int = 0,
     taps: Sequence[int] = (),
+    **terms: Any,
 ) -> Objective:
     """Build the loss.
 
     Args:
         model: the target's.
         anchors: blocks of a text.
-        base: weight of the block's own cross-entropy.
-        ce: weight of the selector's.
-        l1: weight of the distance between the selector's law and the target's.
-        decay: slots after which a weight has fallen by e; 0: none.
         seed: of the anchors.
         part: slots whose logits exist at a time; 0: all.
-        taps: states that the head reads, rising; (): the default.
+        taps: states that the head reads, rising; (): the default ones.
+        terms: of `block_losses.Weights`, other than `WEIGHTS`.
 
     Raises:
-        ConfigError: weights that give no loss.
+        ConfigError: unknown terms, weights that give no loss, or no anchors.
     """
-    weights = block_losses.Weights(ce, l1, decay=decay, base=base, some=True)
+    weights = WEIGHTS.changed(**terms)
     return block_losses.objective(
         dflash2.HEAD, model, weights, anchors, seed, part, taps
     )

@@ -26,6 +26,7 @@ EXAMPLE: dict = {
     "init": {"layers": 2, "block": 3, "width": 8, "rank": 8},
     "objective": {},
 }
+WEIGHTS = block_losses.Weights(decay=7.0)
 
 
 def init(key: Array, model: Any, target: Any, **fields: Any) -> Any:
@@ -36,35 +37,25 @@ def init(key: Array, model: Any, target: Any, **fields: Any) -> Any:
 def objective(
     model: Any,
     anchors: int = 256,
-    ce: float = 1.0,
-    l1: float = 0.0,
-    kl: float = 0.0,
-    decay: float = 7.0,
-    pace: bool = False,
-    blend: int = 0,
     seed: int = 0,
     part: int = 0,
     taps: Sequence[int] = (),
+    **terms: Any,
 ) -> Objective:
     """Build the loss.
 
     Args:
         model: the target's.
         anchors: blocks of a text.
-        ce: weight of the cross-entropy on the text.
-        l1: weight of the distance between the laws.
-        kl: weight of their divergence.
-        decay: slots after which a weight has fallen by e; 0: none.
-        pace: weigh the cross-entropy by D-PACE in place of `decay`.
-        blend: rows of the training over which b falls; 0: b is 0.
         seed: of the anchors.
         part: slots whose logits exist at a time; 0: all.
-        taps: states that the head reads, rising; (): the paper's.
+        taps: states that the head reads, rising; (): the default ones.
+        terms: of `block_losses.Weights`, other than `WEIGHTS`.
 
     Raises:
-        ConfigError: weights that give no loss.
+        ConfigError: unknown terms, weights that give no loss, or no anchors.
     """
-    weights = block_losses.Weights(ce, l1, kl, decay, pace, blend=blend)
+    weights = WEIGHTS.changed(**terms)
     return block_losses.objective(
         domino.HEAD, model, weights, anchors, seed, part, taps
     )

@@ -30,6 +30,7 @@ EXAMPLE: dict = {
     "init": {"layers": 2, "block": 3, "rank": 8},
     "objective": {},
 }
+WEIGHTS = block_losses.Weights(ce=0.1, l1=0.9, decay=4.0)
 
 
 def init(key: Array, model: Any, target: Any, **fields: Any) -> Any:
@@ -40,35 +41,27 @@ def init(key: Array, model: Any, target: Any, **fields: Any) -> Any:
 def objective(
     model: Any,
     anchors: int = 512,
-    ce: float = 0.1,
-    l1: float = 0.9,
-    kl: float = 0.0,
     confidence: float = 1.0,
-    decay: float = 4.0,
-    pace: bool = False,
     seed: int = 0,
     part: int = 0,
     taps: Sequence[int] = (),
+    **terms: Any,
 ) -> Objective:
     """Build the loss.
 
     Args:
         model: the target's.
         anchors: blocks of a text.
-        ce: weight of the cross-entropy on the text.
-        l1: weight of the distance between the laws.
-        kl: weight of their divergence.
         confidence: weight of the confidence head's cross-entropy, where there is one.
-        decay: slots after which a weight has fallen by e; 0: none.
-        pace: weigh the cross-entropy by D-PACE in place of `decay`.
         seed: of the anchors.
         part: slots whose logits exist at a time; 0: all.
-        taps: states that the head reads, rising; (): the paper's.
+        taps: states that the head reads, rising; (): the default ones.
+        terms: of `block_losses.Weights`, other than `WEIGHTS`.
 
     Raises:
-        ConfigError: weights that give no loss.
+        ConfigError: unknown terms, weights that give no loss, or no anchors.
     """
-    weights = block_losses.Weights(ce, l1, kl, decay, pace)
+    weights = WEIGHTS.changed(**terms)
 
     def further(params, teacher, slots, blocks, found) -> tuple:
         if not dspark.config_of(params).confidence:

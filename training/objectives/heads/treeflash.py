@@ -22,6 +22,7 @@ from training.teacher.outputs import Teacher
 
 # For tests of all heads: small, depth 3, an anchor at every token of their texts.
 EXAMPLE: dict = {"init": {"layers": 2, "block": 4}, "objective": {}}
+WEIGHTS = block_losses.Weights(decay=4.0)
 
 
 def init(key: Array, model: Any, target: Any, **fields: Any) -> Any:
@@ -32,17 +33,25 @@ def init(key: Array, model: Any, target: Any, **fields: Any) -> Any:
 def objective(
     model: Any,
     anchors: int = 512,
-    ce: float = 1.0,
-    l1: float = 0.0,
-    kl: float = 0.0,
-    decay: float = 4.0,
-    pace: bool = False,
     seed: int = 0,
     part: int = 0,
     taps: Sequence[int] = (),
+    **terms: Any,
 ) -> Objective:
-    """Build the loss; arguments are those of `dflash.objective`."""
-    weights = block_losses.Weights(ce, l1, kl, decay, pace)
+    """Build the loss.
+
+    Args:
+        model: the target's.
+        anchors: blocks of a text.
+        seed: of the anchors.
+        part: slots whose logits exist at a time; 0: all.
+        taps: states that the head reads, rising; (): the default ones.
+        terms: of `block_losses.Weights`, other than `WEIGHTS`.
+
+    Raises:
+        ConfigError: unknown terms, weights that give no loss, or no anchors.
+    """
+    weights = WEIGHTS.changed(**terms)
     return block_losses.objective(
         treeflash.HEAD, model, weights, anchors, seed, part, taps
     )

@@ -1,0 +1,59 @@
+"""P-EAGLE's passes in the loop, and its places in training."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from models.heads import p_eagle as heads
+from models.heads.modules import decoder_layer
+from tests.decoding.drafters import agreement
+from training.objectives.heads import p_eagle
+
+KEY = jax.random.key(0)
+
+
+@functools.cache
+def loop(kept: bool):
+    lm = agreement.target()
+    rows = decoder_layer.output_rows(lm.params)
+    own = np.arange(0, agreement.VOCAB, 2) if kept else None
+    params = heads.init(KEY, lm.config, rows, own, layers=2, depths=3)
+    return agreement.Loop("drafters/p_eagle", p_eagle, agreement.stirred(params), 3)
+
+
+@pytest.mark.parametrize("kept", [False, True], ids=["all tokens", "kept ones"])
+def test_drafts_in_the_loop_are_those_over_the_text(kept):
+    assert loop(kept).agrees()
+
+
+def test_fault_a_mask_sees_the_pair_behind_its_own(monkeypatch):
+    """Planted: in training depths at t see the pair of depth 0 at t + 1."""
+
+    def over_text(params, target, embedded, g, anchors, segments=None):
+        first, _ = sound(params, target, embedded, g, anchors, segments)
+        late = jnp.minimum(anchors + 1, g.shape[1] - 1)
+        return first, sound(params, target, embedded, g, late, segments)[1]
+
+    run, sound = loop(False), heads.over_text
+    agreement._likeliest.cache_clear()
+    monkeypatch.setattr(heads, "over_text", over_text)
+    assert not run.agrees()
+    agreement._likeliest.cache_clear()
+
+
+def test_deeper_places_are_a_share_of_those_above():
+    """Nested, drawn by row, learned ones first; planted: another seed."""
+    tokens = np.zeros((2, 20), np.int32)
+    mask = np.ones(tokens.shape, bool)
+    mask[:, :8] = False
+    batch = {"tokens": tokens, "loss_mask": mask, "row": np.array([3, 4])}
+    order = np.asarray(p_eagle.drawn(batch, 14, 0))
+    able = set(range(5, 17))  # token t + 3 may be learned
+    for row in order:
+        assert len(set(row.tolist())) == 14 and set(row[:12].tolist()) == able
+    assert (order[0] != order[1]).any()
+    other = np.asarray(p_eagle.drawn(batch, 14, 1))
+    assert (other != order).any()
