@@ -2,7 +2,11 @@
 
 import pathlib
 
-MODELS = {"tiny": "tiny", "tiny-draft": "tiny_draft"}
+MODELS = {
+    "tiny": "tiny",
+    "tiny-draft": "tiny_draft",
+    "tiny_diffusion": "tiny_diffusion",
+}
 HEADS = {"tiny-hydra-pp": "tiny_hydra_pp", "tiny-eagle3": "tiny_eagle3"}
 
 
