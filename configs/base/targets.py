@@ -38,6 +38,21 @@ LLAMA3_70B = {
         "original_max_position_embeddings": 8192,
     },
 }
+QWEN3_8B = {
+    "model_type": "qwen3",
+    "hidden_size": 4096,
+    "intermediate_size": 12288,
+    "num_hidden_layers": 36,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "vocab_size": 151936,
+    "max_position_embeddings": 40960,
+    "rope_theta": 1000000.0,
+    "rms_norm_eps": 1e-6,
+    "hidden_act": "silu",
+    "tie_word_embeddings": False,
+}
 # Medusa's tree of 63 drafts (configs/trees/medusa.py); Hydra decodes with it too.
 MEDUSA_TREE = "10 | 10,7,3,2,1,1,1,1,1,1 | 10,3,2,1,1,1,1,1,0,0,2,0,0,0,0,0,0,1 | 2"
 
@@ -60,10 +75,21 @@ TARGETS = {
         "context": 32768,
         "batch": 32,
     },
+    # Four v5p: two copies, each over two chips.
+    "qwen3_8b": {
+        "model": "Qwen3-8B",
+        "architecture": QWEN3_8B,
+        "mesh": "fsdp=2,tensor=2",
+        "context": 8192,
+        "batch": 16,
+    },
 }
 # Of ShareGPT, the papers' text: EAGLE's and Clover's codes train on files 0 to 67,999.
 CONVERSATIONS = 68_000
-ROWS_AT_ONCE = {"llama3_8b": 4}  # rows of a training batch at a time; others: all
+ROWS_AT_ONCE = {
+    "llama3_8b": 4,
+    "qwen3_8b": 4,
+}  # rows of a training batch at a time; others: all
 
 
 def scale(c: ml_collections.ConfigDict, target: str) -> None:

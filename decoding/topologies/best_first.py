@@ -40,6 +40,7 @@ def topology(
     depth: int = 7,
     above: int = 16,
     children: int = 16,
+    marginal: bool = False,
     draw: str = base.POINT,
 ) -> base.Topology:
     """Grow the most probable tree.
@@ -49,11 +50,13 @@ def topology(
         depth: depth of the deepest draft; a block's guesses at most.
         above: tokens above each depth whose laws are computed.
         children: children of a node at most.
+        marginal: use a block's own laws, and not what its head makes of the token
+            above: DDTree's tree of another drafter than DFlash.
         draw: one of `CARD.draws`.
     """
 
     def grow(table: tables.Table) -> tuple[Array, Array, Array]:
         return tables.best_first(table, nodes)
 
-    tabled = tables.Tabled(above, children, grow)
+    tabled = tables.Tabled(above, children, grow, marginal)
     return tables.topology(tabled, nodes, depth, draw)

@@ -47,6 +47,7 @@ def topology(
     gap: bool = False,
     slope: float = 1.0,
     middle: float = 1.0,
+    marginal: bool = False,
     draw: str = base.POINT,
 ) -> base.Topology:
     """Grow a tree, a node's children at a time.
@@ -59,6 +60,8 @@ def topology(
         gap: whether depths differ in the number of children.
         slope: of the sigmoid.
         middle: distance of log-probabilities at which it is 1/2, in nats.
+        marginal: use a block's own laws, and not what its head makes of the token
+            above: DDTree's tree of another drafter than DFlash.
         draw: one of `CARD.draws`.
     """
     if gap and children < 2:
@@ -73,5 +76,5 @@ def topology(
         most = jnp.maximum(jnp.round(children * share), 1).astype(jnp.int32)
         return tables.expanded(table, nodes, most)
 
-    tabled = tables.Tabled(above, children, grow)
+    tabled = tables.Tabled(above, children, grow, marginal)
     return tables.topology(tabled, nodes, depth, draw)

@@ -81,6 +81,10 @@ def drafter(
         def table(keys: Array) -> tables.Table:
             own, ways, depth = params["heads"], topology.tabled, topology.depth
             above = jnp.broadcast_to(root[:, None], (root.shape[0], depth, 1))
+            request = (ways.children, topology.draw)
+            if ways.marginal:
+                alone = every[:, :depth, None]
+                return tables.table(ctx, keys, above, alone, *request, True)
             if head.reads:
                 before = tables.likely(every[:, : depth - 1], ways.above)
                 width = (root.shape[0], 1, before.shape[2])
@@ -95,8 +99,7 @@ def drafter(
             _, summary = head.step(own, carry, above, embedded, slot)
             found = head.logits(own, slot, every[:, :depth, None], summary, output)
             found = jnp.broadcast_to(found, (*above.shape, found.shape[-1]))
-            marginal, draw = not head.reads, topology.draw
-            return tables.table(ctx, keys, above, found, ways.children, draw, marginal)
+            return tables.table(ctx, keys, above, found, *request, not head.reads)
 
         logits, first = laws(0, root, head.start(params["heads"], root.shape))
         known = None if head.memory(heads) else table

@@ -42,6 +42,8 @@ class Start(NamedTuple):
     cache: Any = None  # that `start` wrote to; None: it did not
     table: Callable[[Array], tables.Table] | None = None  # keys -> all depths' steps
     watched: Callable[[Any], Any] = lambda own: own  # what a topology watches of `own`
+    late: Array | int = 0  # runs before this one, for texts that were not read yet
+    known: bool = False  # all laws are known: levels of the tree run nothing
 
 
 def drafter(
@@ -62,7 +64,8 @@ def drafter(
         read: `read(ctx, own, cache, outcome) -> own, cache`, after a round, a pause or
             a chunk of the prompt.
         taps: states of the target that `read` needs.
-        calls: runs of the head a round beside those of the tree's levels.
+        calls: runs of the head a round beside those of the tree's levels, if these run
+            it.
     """
 
     def begin(ctx: base.Context) -> base.State:
@@ -76,7 +79,7 @@ def drafter(
         if topology.tabled is not None and first.table is not None:
             nodes = tables.grown(ctx, topology, first.table(keys))
             row = Row(row.own, written, row.grown)
-            nodes = replace(nodes, calls=calls)
+            nodes = replace(nodes, calls=calls + first.late)
             return nodes, base.State(row, state.shared), ctx.cache
         nodes, grown, cache = grow.sprout(
             first.call,
@@ -91,7 +94,9 @@ def drafter(
             first.part,
             first.watched,
         )
-        nodes = replace(nodes, calls=nodes.calls + calls)
+        levels = jnp.minimum(nodes.calls, 0) if first.known else nodes.calls
+        ran = jnp.maximum(levels + calls, 0)  # -1 levels: the tree was not begun
+        nodes = replace(nodes, calls=ran + first.late)
         row = Row(row.own, cache, grown.row)
         return nodes, base.State(row, grown.shared), ctx.cache
 
@@ -192,10 +197,12 @@ def marginal(
     topology: base.Topology,
     laws: Array,
     cache: Any = None,
+    late: Array | int = 0,
 ) -> Start:
     """Return the start of a tree of laws [B, K, V] that depend on the level alone.
 
-    The first law is the root's. A tree of a table has them too.
+    The first law is the root's. A tree of a table has them too. `cache` and `late` are
+    the fields of `Start`.
     """
 
     def table(keys: Array) -> tables.Table:
@@ -204,7 +211,8 @@ def marginal(
         raw = laws[:, :depth, None]
         return tables.table(ctx, keys, above, raw, ways.children, topology.draw, True)
 
-    return Start(by_level(laws), laws[:, 0], cache=cache, table=table)
+    call = by_level(laws)
+    return Start(call, laws[:, 0], cache=cache, table=table, late=late, known=True)
 
 
 def check_depth(name: str, topology: base.Topology, heads: int) -> None:

@@ -42,6 +42,7 @@ class Tabled(NamedTuple):
     children: int  # K
     grow: Callable[[Table], tuple[Array, Array, Array]]
     """table -> tokens, parents int32[B, N], there bool[B, N]"""
+    marginal: bool = False  # of a block's own laws, before a head reads what is above
 
 
 def topology(tabled: Tabled, nodes: int, depth: int, draw: str) -> base.Topology:

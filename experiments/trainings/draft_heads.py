@@ -1,7 +1,7 @@
 """The stage `draft_heads`: train draft heads, then decode with them, side by side.
 
-Every recipe of a comparison trains on the same data, for the same number of tokens and
-under the same schedule. It decodes the same prompts beside plain decoding.
+Every recipe of a comparison trains on the same data, for the same number of tokens, by
+its own optimiser. It decodes the same prompts beside plain decoding.
 """
 
 import pathlib
@@ -125,27 +125,33 @@ def plan(config: Any) -> list[tuple[int, str, Any]]:
 
 
 def _recipe(config: Any, name: str) -> Any:
-    """Put a recipe of configs/heads on the data and schedule of the comparison.
+    """Put a recipe of configs/heads on the data of the comparison, for as many tokens.
 
-    Its learning rate keeps its ratio to the usual one: PPD's few params train at ten
-    times the rate of other heads.
+    A head trains as its recipe says: its optimiser and rows of a step are its own. What
+    the comparison sets other than usual holds for all heads; a rate keeps a recipe's
+    ratio to the usual one, since PPD's few params train at ten times it.
     """
     base, fields = name, {}
     if name in config.variants:
         fields = config.variants[name].to_dict()
         base = fields.pop("recipe")
     recipe = settings.head(base, config.target)
-    usual = training.get_config(config.target).train.rate
+    usual = training.get_config(config.target)
     recipe.model, recipe.export_dtype = config.model, config.export_dtype
     recipe.mesh, recipe.rules = config.mesh, config.rules
     recipe.teacher = config.teacher
     recipe.features.update(config.features)
+    rows = recipe.data.batch
     recipe.data.update(config.data)
+    if config.data.batch == usual.data.batch:
+        recipe.data.batch = rows
     if config.full:
         recipe.data.tokens = config.full_tokens
-    rate = recipe.train.rate * (config.train.rate / usual)
-    recipe.train.update(config.train)
-    recipe.train.rate = rate
+    for field, value in config.train.items():
+        if value != usual.train[field]:
+            if field in ("rate", "muon_rate"):
+                value = value * recipe.train[field] / usual.train[field]
+            recipe.train[field] = value
     recipe.evaluate.update(config.evaluate)
     if name in config.variants:
         recipe.name = recipe.weights = name

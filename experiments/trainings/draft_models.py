@@ -27,7 +27,7 @@ from experiments.studies import common
 from models import transformer
 from models.distributed import processes, sharding
 from models.errors import ConfigError
-from training.objectives.language_models import draft_model, next_token
+from training.objectives.language_models import next_token
 from training.runs import draft_model_run, scaffold
 
 BEFORE = "before"
@@ -118,7 +118,7 @@ def _rows(
     sizes = (config.prompt_tokens, config.max_new_tokens, config.batch)
     bench = Bench(lm, {"draft": draft}, *sizes)
     plain = recipes.method("plain")
-    drafting = draft_model_run.method(config).with_drafter(**fields)
+    drafting = draft_model_run.method(config, name).with_drafter(**fields)
     rows = []
     for task in config.tasks:
         for temperature in config.temperatures:
@@ -190,8 +190,11 @@ def programs_of(config: Any, mesh: Any, dtype: Any) -> list[programs.Program]:
     train = sharding.on(mesh, "train", config.get("rules", ""))
     trainings = _train_programs(config, lm, shape, train)
     drafts = {"draft": programs.abstract(shape, dtype, plan)}
-    method = draft_model_run.method(config)
-    return trainings + programs.decoding(config.name, method, lm, drafts, config)
+    for name in ("", *config.get("drafters", ())):
+        method = draft_model_run.method(config, name)
+        label = name or config.name
+        trainings += programs.decoding(label, method, lm, drafts, config)
+    return trainings
 
 
 def trials(
@@ -210,7 +213,7 @@ def trials(
     for name in config.variants:
         align = functools.partial(training.aligned, name, start, written)
         train = lambda align=align: align().params
-        measure = functools.partial(training.measured, held=written.held)
+        measure = functools.partial(training.measured, held=written.held, name=name)
         yield Trial(name, start, train, measure, folder / name)
 
 
@@ -238,10 +241,8 @@ def _train_programs(
     if c.pretraining_tokens:
         objective = next_token.objective(shape)
         trainings.append(one("raw text", objective, c.pretraining_tokens, raw))
-    for name, fields in config.variants.items():
-        objective = draft_model.objective(
-            model, part=config.train.part, **fields.to_dict()
-        )
+    for name in config.variants:
+        objective = draft_model_run.objective_of(config, name, model)
         trainings.append(
             one(name, objective, c.tokens, written, target, lm.params, cached)
         )

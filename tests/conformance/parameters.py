@@ -18,6 +18,7 @@ RARE = (
     "s2d-chain",
     "suffix_model-eagle2",
     "masked_diffusion-eagle2",
+    "pard-eagle2",
     "oracle-static",
     "oracle-eagle2",
     "model-static",
@@ -44,7 +45,7 @@ ALIKE = (
     *("model-eagle2", "eagle3-eagle2", "lookahead", "speculative_jacobi", "pearl"),
     *("ead", "specee", "first", "forced", "masked_diffusion-chain"),
     *("dflash-best_first", "dflash2-best_first", "treeflash-best_first"),
-    *("domino-static", "p_eagle-static"),
+    *("domino-static", "p_eagle-static", "pard-chain"),
 )
 
 

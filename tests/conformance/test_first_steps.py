@@ -33,6 +33,7 @@ TARGET = {
 }
 
 
+COMPARISONS = ("compare", "eagle_gap", "head_recipes")
 CANVASES = ("dream_7b", "llada_8b")  # of pods: decoding alone
 
 
@@ -42,8 +43,8 @@ def recipes() -> list:
         f"{folder}/{path.name}{target}"
         for folder in ("heads", "draft_models", "predictors", "pods")
         for path in sorted((CONFIGS / folder).glob("*.py"))
-        # `compare` and `eagle_gap` train the recipes beside them, others nothing.
-        if path.stem not in ("__init__", "compare", "eagle_gap", *CANVASES)
+        # Comparisons train the recipes beside them, others nothing.
+        if path.stem not in (*COMPARISONS, "__init__", *CANVASES)
         for target in (("", ":llama3_8b") if folder == "heads" else ("",))
     ]
     assert set(QUICK) < set(names)

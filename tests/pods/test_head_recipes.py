@@ -12,7 +12,8 @@ from training.runs import scaffold
 
 HEADS = pathlib.Path(__file__).parents[2] / "configs" / "heads"
 NAMES = sorted(
-    {p.stem for p in HEADS.glob("*.py")} - {"__init__", "compare", "eagle_gap"}
+    {p.stem for p in HEADS.glob("*.py")}
+    - {"__init__", "compare", "eagle_gap", "head_recipes"}
 )
 D, V, F, GROUPS, DIM = 4096, 128256, 14336, 8, 128
 ATTENTION = D * (32 + 2 * GROUPS) * DIM + 32 * DIM * D

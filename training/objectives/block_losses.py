@@ -33,6 +33,7 @@ from models.heads.modules.block_head import Head, Slot
 from models.transformer import rematerialisation
 from training import losses
 from training.loop.train_step import Objective
+from training.objectives import drawn_places
 from training.teacher.outputs import Teacher, by_part, predicted
 
 Further = Callable[..., tuple[Array, dict[str, Array]]]
@@ -101,18 +102,8 @@ def drawn(batch: dict[str, Array], count: int, seed: int) -> tuple[Array, Array]
     able = predicted(batch, 1) > 0
     if "loss_mask" in batch:
         able = able & batch["loss_mask"].astype(bool)
-    length = able.shape[1]
-    if count >= length:
-        every = jnp.arange(length, dtype=jnp.int32)
-        return jnp.broadcast_to(every, able.shape), able
-    key = jax.random.key(seed)
-
-    def noise(row: Array) -> Array:
-        return jax.random.gumbel(jax.random.fold_in(key, row), (length,))
-
-    values = jnp.where(able, jax.vmap(noise)(batch["row"]), -jnp.inf)
-    best, anchors = lax.top_k(values, count)
-    return anchors.astype(jnp.int32), best > -jnp.inf
+    anchors = drawn_places.drawn(able, batch, count, seed)
+    return anchors, jnp.take_along_axis(able, anchors, 1)
 
 
 def gathered(

@@ -6,6 +6,7 @@ same weights, on the same text, under the same schedule.
 """
 
 import functools
+import importlib
 import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -151,14 +152,11 @@ class Training:
 
     def aligned(self, name: str, start: Any, written: Written) -> Any:
         """Train one variant from `start`, and return the result."""
-        fields = self.config.variants[name].to_dict()
-        objective = draft_model.objective(
-            self.model, part=self.config.train.part, **fields
-        )
+        objective = objective_of(self.config, name, self.model)
         train = documents.of_texts(written.train)
         options = {
             "frozen": self.lm.params,
-            "evaluate": lambda params: self.measured(params, written.held),
+            "evaluate": lambda params: self.measured(params, written.held, name),
         }
         tokens = self.config.data.tokens
         return self._fit(name, start, objective, train, tokens, **options)
@@ -178,11 +176,13 @@ class Training:
         """Return the beginnings of held-out documents, for the decode loop."""
         return scaffold.held_out_prompts(self.config, self.lm, self.documents[1])
 
-    def measured(self, params: Any, held: list[distill.Text]) -> dict[str, float]:
+    def measured(
+        self, params: Any, held: list[distill.Text], name: str = ""
+    ) -> dict[str, float]:
         """Measure nats and acceptance on the target's held-out text, and the tau.
 
         Both are measured, because perplexity and acceptance need not agree. `tau` is
-        that of the decode loop.
+        that of the decode loop, with the drafter of the variant `name`.
         """
         c = self.config.evaluate
         sums: dict[str, float] = {}
@@ -196,7 +196,7 @@ class Training:
         out = decoding.generate(
             self.lm,
             self.prompts(),
-            method(self.config),
+            method(self.config, name),
             max_new_tokens=c.new_tokens,
             temperature=c.temperature,
             drafts={"draft": self.loaded(params)},
@@ -249,10 +249,34 @@ def write(
     return Written(*both)
 
 
-def method(config: Any) -> Method:
-    """Build the method: chains of the draft's tokens, by the config's drafter."""
+def method(config: Any, name: str = "") -> Method:
+    """Build the method: chains of a draft's tokens.
+
+    `config.drafters` may have another drafter for the variant `name` than
+    `config.drafter`.
+    """
+    drafter = config.get("drafters", {}).get(name, config.drafter)
     chain = {"name": "topologies/chain", "length": config.evaluate.length}
-    return Method.from_config({"drafter": config.drafter.to_dict(), "topology": chain})
+    return Method.from_config({"drafter": drafter.to_dict(), "topology": chain})
+
+
+def objective_of(config: Any, name: str, model: Any) -> train_step.Objective:
+    """Build the objective of a variant.
+
+    Its fields are arguments of `draft_model`, or of another module of
+    `training/objectives/language_models` that its `objective` names.
+    """
+    fields = config.variants[name].to_dict()
+    module = fields.pop("objective", "draft_model")
+    package = draft_model.__package__
+    try:
+        found = importlib.import_module(f"{package}.{module}")
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"config.variants.{name}.objective={module!r}: no such file in "
+            "training/objectives/language_models"
+        ) from error
+    return found.objective(model, part=config.train.part, **fields)
 
 
 def run(
@@ -302,7 +326,7 @@ def run(
         processes.written(export)
         figures["variants"][name] = {
             **scaffold.effort(config, result),
-            "after": training.measured(result.params, written.held),
+            "after": training.measured(result.params, written.held, name),
             **metrics_writer.figures(folder),
         }
         logging.info("%s: %s", name, figures["variants"][name]["after"])

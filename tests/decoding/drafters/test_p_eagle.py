@@ -42,18 +42,3 @@ def test_fault_a_mask_sees_the_pair_behind_its_own(monkeypatch):
     monkeypatch.setattr(heads, "over_text", over_text)
     assert not run.agrees()
     agreement._likeliest.cache_clear()
-
-
-def test_deeper_places_are_a_share_of_those_above():
-    """Nested, drawn by row, learned ones first; planted: another seed."""
-    tokens = np.zeros((2, 20), np.int32)
-    mask = np.ones(tokens.shape, bool)
-    mask[:, :8] = False
-    batch = {"tokens": tokens, "loss_mask": mask, "row": np.array([3, 4])}
-    order = np.asarray(p_eagle.drawn(batch, 14, 0))
-    able = set(range(5, 17))  # token t + 3 may be learned
-    for row in order:
-        assert len(set(row.tolist())) == 14 and set(row[:12].tolist()) == able
-    assert (order[0] != order[1]).any()
-    other = np.asarray(p_eagle.drawn(batch, 14, 1))
-    assert (other != order).any()

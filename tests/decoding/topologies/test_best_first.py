@@ -1,6 +1,7 @@
 """The best tree of a table against EAGLE-2's, level by level, and chains."""
 
 import jax
+import jax.numpy as jnp
 import pytest
 
 from decoding import Method, Spec, base
@@ -13,9 +14,10 @@ HEADS = ("dflash", "dspark", "dflash2", "treeflash", "medusa", "p_eagle")
 EVERY = {"above": kit.VOCAB, "children": kit.VOCAB}
 
 
-def drafted(drafter: str, topology: Spec) -> list[list[tuple[tuple, int]]]:
-    """Of every row's first tree the paths and the depths of its nodes."""
-    run = kit.Run(Method(kit.spec(drafter), topology=topology), 0.9)
+def drafted(drafter: str, topology: Spec, heads=None) -> list[list[tuple]]:
+    """Of every row's first tree the paths of its nodes."""
+    beside = {"heads": heads} if heads is not None else ()
+    run = kit.Run(Method(kit.spec(drafter), topology=topology), 0.9, beside=beside)
     program, state = run.parts.program, run.start()
 
     @jax.jit
@@ -61,6 +63,20 @@ def test_one_child_a_depth_is_the_chain(name):
     assert found == chain
     marginal = drafted("drafters/dflash", Spec("topologies/chain", length=DEPTH))
     assert (found == marginal) == (name == "dflash")
+
+
+def test_a_marginal_tree_is_of_the_block_alone():
+    """DSpark's block with a head that says nothing; planted: its own head."""
+    own = kit.heads("drafters/dspark")
+    silent = {**own, "second": jnp.zeros_like(own["second"])}
+    about = {"nodes": NODES, "depth": DEPTH, **EVERY}
+
+    def tree(heads, **fields) -> list:
+        topology = Spec("topologies/best_first", **about, **fields)
+        return drafted("drafters/dspark", topology, heads)
+
+    assert tree(own, marginal=True) == tree(silent)
+    assert tree(own, marginal=True) != tree(own)
 
 
 def test_a_drafter_of_levels_is_refused():

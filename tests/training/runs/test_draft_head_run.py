@@ -109,7 +109,7 @@ def test_untrained_params_leave_the_device(small, corpus, tmp_path):
 RECIPES = sorted(
     path.stem
     for path in pathlib.Path(configs.heads.__file__).parent.glob("*.py")
-    if path.stem not in ("__init__", "compare", "eagle_gap")
+    if path.stem not in ("__init__", "compare", "eagle_gap", "head_recipes")
 )
 
 
@@ -244,6 +244,21 @@ def test_the_full_comparison():
     assert every["falcon"].objective.rows == rows
     assert every["medusa2"].objective.warm == rows // 5
     assert every["ppd"].train.rate == 0.02 and every["medusa"].train.rate == 0.002
+
+
+def test_a_head_in_a_comparison_trains_by_its_own_recipe():
+    """But for what the comparison sets other than usual; planted: it sets as usual."""
+    c = importlib.import_module("configs.heads.compare").get_config()
+    c.full = True
+    own = importlib.import_module("configs.heads.dspark").get_config()
+    schedule = lambda: next(r for _, n, r in draft_heads.plan(c) if n == "dspark")
+    assert schedule().train.to_dict() == own.train.to_dict() != c.train.to_dict()
+    assert schedule().data.batch == own.data.batch != c.data.batch
+    c.train.clip, c.train.muon_rate, c.data.batch = 0.1, 2 * c.train.muon_rate, 4
+    changed = schedule()
+    assert (changed.train.clip, changed.data.batch) == (0.1, 4)
+    assert changed.train.muon_rate == 2 * own.train.muon_rate
+    assert changed.train.optimizer == own.train.optimizer != c.train.optimizer
 
 
 @pytest.mark.parametrize(

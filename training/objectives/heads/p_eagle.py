@@ -30,6 +30,7 @@ from models.heads import eagle3, p_eagle
 from models.heads.modules import decoder_layer
 from training import draft_metrics, losses
 from training.loop.train_step import Objective
+from training.objectives import drawn_places
 from training.teacher.outputs import Teacher, ahead, predicted
 
 # For tests of all heads: small, depth 3, a pass at every token of their texts.
@@ -88,10 +89,11 @@ def objective(
         depths = p_eagle.config_of(params).depths
         length = batch["tokens"].shape[1]
         count = max(round(keep * length), 1)
-        order = drawn(batch, count, seed)
+        able = predicted(batch, 3)  # where a pair of masks may be learned
+        whole = able.sum(1, keepdims=True)
+        order = drawn_places.drawn(able, batch, count, seed)
         first, more = outputs(params, model, batch, teacher, order, read)
-        able = jnp.take_along_axis(predicted(batch, 3), order, 1)
-        whole = predicted(batch, 3).sum(1, keepdims=True)
+        able = jnp.take_along_axis(able, order, 1)
         each = []
         for j in range(depths):
             weights, law = predicted(batch, 2 + j), ahead(teacher.law, 1 + j)
@@ -125,23 +127,6 @@ def objective(
     return Objective(
         total, lambda batch: predicted(batch, 2).sum(), read, quantity=quantity
     )
-
-
-def drawn(batch: dict[str, Array], count: int, seed: int) -> Array:
-    """Draw `count` places of every row, those that may be learned first: int32[B, A].
-
-    The draw depends on the seed and the row's number; none is made of all places.
-    """
-    able = predicted(batch, 3)
-    length = able.shape[1]
-    if count >= length:
-        every = jnp.arange(length, dtype=jnp.int32)
-        return jnp.broadcast_to(every, able.shape)
-    key = jax.random.key(seed)
-    noise = jax.vmap(
-        lambda row: jax.random.uniform(jax.random.fold_in(key, row), (length,))
-    )(batch["row"])
-    return lax.top_k(able + noise, count)[1].astype(jnp.int32)
 
 
 def outputs(

@@ -1,0 +1,21 @@
+"""DSpark's block drafter for Qwen3-8B on four v5p: training, and decoding.
+
+Cheng et al., *DSpark*, 2026, arXiv 2607.05147: 5 layers, 7 slots, a head of rank 256,
+512 anchors a row, text that the target wrote.
+
+Command:   python -m experiments.run --config=configs/pods/dspark_qwen3_8b.py
+               --workdir=runs/dspark_qwen3_8b
+Preflight: python -m experiments.preflight
+               --config=configs/pods/dspark_qwen3_8b.py --topology=v5p:2x2x1
+Figures:   experiments/reports/preflight.md
+"""
+
+import ml_collections
+
+from configs.heads import dspark
+
+
+def get_config() -> ml_collections.ConfigDict:
+    c = dspark.get_config("qwen3_8b")
+    c.name = "dspark_qwen3_8b"
+    return c
