@@ -7,7 +7,8 @@ python -m experiments.generate --model=tiny_diffusion --method=adablock \\
     --prompt="def main("
 
 Paper:   up to 5.3 % better at the same throughput.
-Here:    not measured yet, by configs/studies/diffusion.py.
+Here:    1.18 tokens a call on code, T = 0, as without it.
+Report:  experiments/reports/diffusion.md
 """
 
 import ml_collections

@@ -8,7 +8,8 @@ python -m experiments.generate --model=tiny_diffusion --method=block_causal \\
     --prompt="def main("
 
 Paper:   finished blocks have the keys of an autoregressive model, which never change.
-Here:    not measured yet, by configs/studies/diffusion.py.
+Here:    0.14 of the nodes; other texts, by attention of blocks.
+Report:  experiments/reports/diffusion.md
 """
 
 import ml_collections

@@ -7,7 +7,8 @@ python -m experiments.generate --model=tiny_diffusion --method=ccd \\
     --prompt="def main("
 
 Paper:   up to 3.48x, and 3.91 % better, on Dream-7B.
-Here:    not measured yet, by configs/studies/diffusion.py.
+Here:    2.78 tokens a call on code, T = 0, of 3.72 bits each; one a step has 0.74.
+Report:  experiments/reports/diffusion.md
 """
 
 import ml_collections

@@ -7,7 +7,8 @@ python -m experiments.generate --model=tiny_diffusion --method=dkv \\
     --prompt="def main("
 
 Paper:   2 to 10x, nearly without loss.
-Here:    not measured yet, by configs/studies/diffusion.py.
+Here:    0.38 of the nodes, 0.73 of a greedy text as without a cache.
+Report:  experiments/reports/diffusion.md
 """
 
 import ml_collections

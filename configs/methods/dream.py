@@ -7,7 +7,8 @@ python -m experiments.generate --model=tiny_diffusion --method=dream \\
     --prompt="def main("
 
 Paper:   the sampler of Dream-7B; no speed is claimed.
-Here:    not measured yet, by configs/studies/diffusion.py.
+Here:    1.02 tokens a call on code, T = 0.
+Report:  experiments/reports/diffusion.md
 """
 
 import ml_collections

@@ -7,7 +7,8 @@ python -m experiments.generate --model=tiny_diffusion --method=fast_dllm \\
     --prompt="def main("
 
 Paper:   3.25 tokens a forward of LLaDA-8B on GSM8K, 79.2 % right; 79.3 % one by one.
-Here:    not measured yet, by configs/studies/diffusion.py.
+Here:    1.18 tokens a call on code, T = 0, with the texts of one a step.
+Report:  experiments/reports/diffusion.md
 """
 
 import ml_collections

@@ -8,7 +8,8 @@ python -m experiments.generate --model=tiny_diffusion --method=freedave \\
     --prompt="def main("
 
 Paper:   up to 3.78x, without loss.
-Here:    not measured yet, by configs/studies/diffusion.py.
+Here:    1.71 tokens a call on code, T = 0; all 66 texts are one a step's.
+Report:  experiments/reports/diffusion.md
 """
 
 import ml_collections

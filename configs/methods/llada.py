@@ -7,7 +7,8 @@ python -m experiments.generate --model=tiny_diffusion --method=llada \\
     --prompt="def main("
 
 Paper:   the reference: it is best with as many forwards as tokens.
-Here:    not measured yet, by configs/studies/diffusion.py.
+Here:    one token a call, 128 nodes a token, on code of 64 tokens.
+Report:  experiments/reports/diffusion.md
 """
 
 import ml_collections

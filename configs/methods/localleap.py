@@ -7,7 +7,8 @@ python -m experiments.generate --model=tiny_diffusion --method=localleap \\
     --prompt="def main("
 
 Paper:   6.94x throughput; 14.2 % of the forwards.
-Here:    not measured yet, by configs/studies/diffusion.py.
+Here:    1.20 tokens a call on code, T = 0; the threshold alone 1.18.
+Report:  experiments/reports/diffusion.md
 """
 
 import ml_collections

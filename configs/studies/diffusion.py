@@ -45,6 +45,7 @@ def get_config() -> ml_collections.ConfigDict:
     c.arms = (
         {"name": "1 a step", "schedule": (one,), "caches": CACHES},
         {"name": "2 a step", "schedule": ({"name": one, "steps": 16},)},
+        {"name": "1 a step, one block", "schedule": (one, "diffusion/blocks")},
         {"name": "Dream", "schedule": ("diffusion/dream",)},
         {"name": "threshold .9", "schedule": (sure,), "caches": CACHES},
         {"name": "threshold .7", "schedule": ({"name": sure, "threshold": 0.7},)},
