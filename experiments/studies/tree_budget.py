@@ -154,14 +154,14 @@ def run(
     by = {"budget": "drafts", "temperature": "T"}
     ordered = sorted(rows, key=lambda row: (row["temperature"], row["budget"]))
     tables = [
-        *(_table(rows, t) for t in config.temperatures),
+        *(table(rows, t) for t in config.temperatures),
         paired_difference.table(ordered, config.directions, by, "tree"),
     ]
     return common.study(
         store,
         budget=rows,
         tables=tables,
-        plots=[_plot(rows, t) for t in config.temperatures],
+        plots=[plot(rows, t) for t in config.temperatures],
     )
 
 
@@ -175,7 +175,7 @@ def _names(rows: Sequence) -> tuple[list[str], list[int]]:
     return trees, sorted({r["budget"] for r in rows})
 
 
-def _table(rows: Sequence[dict[str, Any]], t: float) -> dict[str, Any]:
+def table(rows: Sequence[dict[str, Any]], t: float) -> dict[str, Any]:
     """Make the table of trees by budget, at one temperature."""
     trees, budgets = _names(rows)
     lines = []
@@ -205,7 +205,7 @@ def identical(rows: Sequence[dict[str, Any]]) -> list[str]:
     return [f"plain decoding's texts: {verdict}."]
 
 
-def _plot(rows: Sequence[dict[str, Any]], t: float) -> dict[str, Any]:
+def plot(rows: Sequence[dict[str, Any]], t: float) -> dict[str, Any]:
     """Plot tokens a call by budget, a line a tree."""
     trees, budgets = _names(rows)
     series = []
