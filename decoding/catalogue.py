@@ -3,8 +3,7 @@
 There is no registry. `Spec("drafters/copyspec", copy=10)` names a file and the
 arguments of its factory. The file's folder determines the factory's name and interface.
 `Spec("my_package.my_file")` names any importable module with a `CARD` and one factory,
-which determines the folder whose role it has. `Built` holds a component that was built
-by hand.
+which determines the folder whose role it has. `Built` holds a component built by hand.
 """
 
 import ast
@@ -38,6 +37,7 @@ KINDS = {  # other factories -> their folder
     "lanes": "drafters",
     "estimator": "constraints",
     "canvas_policy": "caches",
+    "real_verifier": "verifiers",
 }
 
 

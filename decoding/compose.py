@@ -105,6 +105,11 @@ def compose(
             available[name] = draft.model
 
     verifier_spec = method.verifier
+    if verifier_spec is not None and verifier_spec.card.kind:
+        raise MethodError(
+            f"{verifier_spec.name} verifies real-valued tokens and {lm} writes tokens "
+            "of a vocabulary: use decoding/real_valued/loop.py"
+        )
     if verifier_spec is not None and not is_sampled:
         if verifier_spec.build(available).guarantee != base.LOSSY:
             verifier_spec = None  # all lossless verifiers are greedy at temperature 0

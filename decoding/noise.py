@@ -23,6 +23,7 @@ LANES = 128  # noise is drawn in multiples of it: other loops are not vectorised
 
 ROLE, SAMPLE = 1 << 31, 1 << 30
 DRAFT, VERIFY, EXIT, SELECT, UNMASK = (ROLE + i for i in range(5))
+TRAJECTORY, APART = ROLE + 5, ROLE + 6  # of real-valued tokens: shared, the target's
 
 
 def request_keys(seed: ArrayLike, requests: Array, samples: Array) -> Array:

@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 from decoding import base, catalogue
 from decoding.catalogue import Spec
@@ -26,6 +27,7 @@ from decoding.hypotheses.proposal import Proposal
 from decoding.hypotheses.rank import Rank
 from decoding.hypotheses.reward import Reward
 from decoding.loops import engines
+from decoding.real_valued.verifying import RealVerdict, RealVerifier
 
 
 @contextlib.contextmanager
@@ -205,10 +207,24 @@ def runs_what_is_read(part: CanvasPolicy) -> CanvasPolicy:
     return part._replace(run=lambda canvas, wanted: wanted)
 
 
+def draws_from_the_target(part: RealVerifier) -> RealVerifier:
+    """draws from the target's law, not from the residual, behind a rejected draft"""
+
+    def verify(key: Array, drafts: Array, q: Any, p: Any) -> RealVerdict:
+        verdict = part.verify(key, drafts, q, p)
+        here = jax.tree.map(lambda x: x[verdict.count], p)
+        noise = jax.random.normal(jax.random.fold_in(key, 99), here.mean.shape)
+        again = here.mean + here.deviation * noise
+        return RealVerdict(verdict.count, again, verdict.tries)
+
+    return part._replace(verify=verify)
+
+
 FAULTS: dict[str, Callable[[Any], Any]] = {  # by the folder, or by `Card.kind`
     "transforms": forbids_everything,
     "drafters": keeps_a_slot_too_many,
     "verifiers": takes_the_likeliest,
+    "real_verifier": draws_from_the_target,
     "topologies": swaps_parents,
     "caches": counts_a_token_too_many,
     "exits": turns_wide_blocks,

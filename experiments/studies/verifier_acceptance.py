@@ -88,9 +88,8 @@ class Cell(NamedTuple):
 
 def lossless() -> list[str]:
     """List the verifiers of the catalogue whose law is the target's."""
-    cards = catalogue.catalogue().items()
-    mine = [(name, card) for name, card in cards if name.startswith("verifiers/")]
-    return [name for name, card in mine if card.guarantee == base.LAW]
+    names = catalogue.of_kind("verifiers")
+    return [n for n in names if catalogue.load(n).CARD.guarantee == base.LAW]
 
 
 def table(config: Any) -> list[Cell]:

@@ -28,7 +28,7 @@ def lossless(name: str) -> bool:
     return Spec(name).build({}).guarantee == base.LAW
 
 
-VERIFIERS = [n for n in catalogue.names("verifiers") if lossless(n)]
+VERIFIERS = [n for n in catalogue.of_kind("verifiers") if lossless(n)]
 
 
 BASIC = ("topologies/chain", "topologies/static")
@@ -156,7 +156,7 @@ def test_law_of_two_million_texts_under_top_p(verifier, law_table):
 
 
 @pytest.mark.parametrize("topology", catalogue.names("topologies"))
-@pytest.mark.parametrize("verifier", catalogue.names("verifiers"))
+@pytest.mark.parametrize("verifier", catalogue.of_kind("verifiers"))
 def test_a_topology_is_handed_a_draw_that_both_know(verifier, topology):
     """The verifier's favourite of those that the topology offers."""
     bare = verifiers.method(verifier, base.POINT, topology).topology
@@ -179,7 +179,7 @@ def accepting(draw: str, topology: str) -> set[str]:
     sound = decode._verify
 
     def each(program, state, *nodes_and_logits):
-        for name in catalogue.names("verifiers"):
+        for name in catalogue.of_kind("verifiers"):
             own = Spec(name).build({"greedy": not lossless(name)})
             fresh = own.init(params)
             row = initial_state._repeat(fresh.row, 1)
@@ -213,7 +213,9 @@ def accepting(draw: str, topology: str) -> set[str]:
 @pytest.mark.parametrize("draw", base.DRAWS)
 def test_draws_and_topologies(draw, topology):
     """A verifier takes the draws it names and refuses the others when it is traced."""
-    named = {n for n in catalogue.names("verifiers") if draw in Spec(n).build({}).draws}
+    named = {
+        n for n in catalogue.of_kind("verifiers") if draw in Spec(n).build({}).draws
+    }
     if topology != "topologies/chain":
         named -= {*verifiers.CHAINS}
     assert accepting(draw, topology) == named
