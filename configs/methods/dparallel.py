@@ -7,7 +7,9 @@ python -m experiments.generate --model=tiny_diffusion --method=dparallel \\
     --prompt="def main("
 
 Paper:   256 -> 30 forwards on GSM8K, 24 on MBPP, after its training.
-Here:    not measured yet, by configs/studies/diffusion.py.
+Here:    1.98 calls for 7 tokens of list rules, 0.636 of shuffles right; untrained 2.40
+         and 0.984.
+Report:  experiments/reports/parallel_lists.md
 """
 
 import ml_collections

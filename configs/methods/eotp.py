@@ -7,7 +7,8 @@ python -m experiments.generate --model=tiny_diffusion --method=eotp \\
     --prompt="def main("
 
 Paper:   most of Learn2PD's 22.58x on canvases of 1,024 tokens.
-Here:    not measured yet, by configs/studies/diffusion.py.
+Here:    8.48 calls of 14 for 7 tokens of list rules, 0.027 ± 0.023 less right.
+Report:  experiments/reports/parallel_lists.md
 """
 
 import ml_collections

@@ -7,7 +7,8 @@ trains the filter.
 decoding.generate(lm, prompts, "learn2pd", drafts={"filter": params})
 
 Paper:   up to 22.58x with `eotp`, 57.51x with a cache, on long canvases.
-Here:    not measured yet, by configs/studies/diffusion.py.
+Here:    2.86 calls for 7 tokens of list rules, as right as one a step; an oracle 1.76.
+Report:  experiments/reports/parallel_lists.md
 """
 
 import ml_collections

@@ -27,7 +27,7 @@ def get_config() -> ml_collections.ConfigDict:
     c.seed = 0  # of the holes
     c.identifiers = 400  # holes in held-out code
     c.humaneval = ""  # a folder; "": without its holes
-    c.kinds = ("single_line", "random_span_light")  # of its files
+    c.kinds = ("single_line", "random_span")  # of its files
     c.holes = 128  # of each kind
     c.around = 64  # tokens on either side
     c.most = 12  # tokens of a hole
