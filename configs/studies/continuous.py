@@ -9,7 +9,7 @@ token or of a chain of three. Exact arms keep the target's law, lossy ones do no
 python -m experiments.run --config=configs/studies/continuous.py
     --workdir=runs/continuous
 
-Hardware: two CPU cores, four minutes. Expected: exact arms with the law kept, more
+Hardware: two minutes of processor time. Expected: exact arms with the law kept, more
 acceptance with trajectory alignment than without, and another law by the released rule.
 """
 
