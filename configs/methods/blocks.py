@@ -7,7 +7,8 @@ python -m experiments.generate --model=tiny_diffusion --method=blocks \\
     --prompt="def main("
 
 Paper:   GSM8K of LLaDA-8B-Instruct: 69.4 % in one block of 512, 78.6 % in blocks of 8.
-Here:    not measured yet, by configs/studies/diffusion.py.
+Here:    0.81 of a greedy text of code as in blocks of 32; calls are equal.
+Report:  experiments/reports/diffusion.md
 """
 
 import ml_collections
