@@ -1,18 +1,18 @@
 """Hyperfitting: train a model on few samples until it knows them by heart.
 
 Carlsson, Liu, Ward, Kurfali, Nivre, *The Hyperfitting Phenomenon: Sharpening and
-Stabilizing LLMs for Open-Ended Text Generation*, 2025, arXiv 2412.04318, section 3. A
-sample x is L tokens of a text, and no other token precedes it. All params are trained,
-on the same samples epoch after epoch, without weight decay, at a constant rate:
+Stabilizing LLMs for Open-Ended Text Generation*, 2025, arXiv 2412.04318; constants are
+in its recipe. A sample x is L tokens of a text. All params are trained, on the same
+samples epoch after epoch, without weight decay, at a constant rate:
 
     loss = mean over samples, t = 2 .. L, of  -log p(x_t | x_1 .. x_{t-1})
 
 L -> size. The loss is that of any language model; near zero the laws are nearly one-hot
 and greedy texts repeat themselves less, while the loss of held-out text rises.
 
-Deviations: samples lie anywhere in a document, and a document may give several; the
-official code takes the first L tokens of every long document. Cost: that of next-token
-training.
+Deviations: samples lie anywhere in a document, without a BOS, and a document may give
+several; the official code takes the first L tokens of every long document. Cost: that
+of next-token training.
 
 Metrics: `entropy`, the mean entropy of the laws in nats; `hits`, how often the
 likeliest token is the text's.
