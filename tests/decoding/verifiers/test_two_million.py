@@ -40,7 +40,7 @@ CASES = [(*key, k) for key, due in DUE.items() for k in range(1, len(due) + 1)]
 
 
 def test_every_lossless_verifier_and_draw_is_here():
-    specs = [Spec(name) for name in catalogue.names("verifiers")]
+    specs = [Spec(name) for name in catalogue.of_kind("verifiers")]
     built = {spec.name.split("/")[1]: spec.build({}) for spec in specs}
     lossless = {n: v for n, v in built.items() if v.guarantee == base.LAW}
     assert set(DUE) == {(n, draw) for n, v in lossless.items() for draw in v.draws}
