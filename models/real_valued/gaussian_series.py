@@ -133,9 +133,11 @@ def model(config: Config) -> Model:
         return network.init(key, window, jnp.zeros(config.dim), 1)
 
     def law(params: Any, window: Array, noise: Array) -> Gaussian:
-        return network.apply(params, window, noise, method=Network.law)  # type: ignore
+        found: Any = network.apply(params, window, noise, method=Network.law)
+        return found
 
-    return Model(config, init, network.apply, law)  # type: ignore[arg-type]
+    step: Any = network.apply  # flax types what a module returns as Any or a tuple
+    return Model(config, init, step, law)
 
 
 def signal(steps: int) -> list[float]:

@@ -33,7 +33,7 @@ def test_a_run(tmp_path):
     assert [line[0] for line in models["lines"]] == ["1"]
     exact, other = arms["lines"]
     assert (exact[1], other[1]) == ("LAW", "LOSSY") and exact[-1] == "kept"
-    assert 1 <= float(exact[4].split()[0]) <= 3
+    assert 1 < float(exact[4].split()[0]) < 3  # some drafts are accepted, not all
     row = store.get("rows", "arm-lossy")
     assert study.verdict({**row, "p": 0.0}) == "another"
     assert study.verdict({**row, "p": 0.0, "guarantee": "LAW"}) == "BROKEN"
