@@ -9,7 +9,9 @@ python -m experiments.generate --model=tiny --draft=tiny_diffusion \\
     --method=masked_diffusion --prompt="def main("
 
 Paper:   up to 7.2x over plain decoding, 1.75x over other drafters.
-Here:    not measured yet, by configs/studies/diffusion.py.
+Here:    four tokens a round: 2.32 tokens a call of code at T = 0.8, 0.45x; with four
+         forwards 3.09, 0.25x. The draft model is as large as the target.
+Report:  experiments/reports/diffusion_drafter.md
 """
 
 import ml_collections

@@ -10,7 +10,6 @@ from typing import Any
 
 import jax
 import ml_collections
-import numpy as np
 
 import decoding
 import models
@@ -28,7 +27,7 @@ from experiments.reporting import training_curves
 from experiments.run_folder import RunFolder
 from experiments.stage import Preflight, Stage, Trial
 from experiments.studies import common
-from experiments.trainings import ppd_tree_budgets
+from experiments.trainings import head_tables, ppd_tree_budgets
 from models.distributed import processes, sharding
 from models.heads.formats import native
 from models.surgery import lora
@@ -49,7 +48,7 @@ def run(config: Any, store: RunFolder, lm: Any = None) -> dict[str, Any]:
         report["bandwidth"] = store.make("parts", "bandwidth", machine.bandwidth)
         bar.done()
         report["rows"], report["samples"], report["heads"] = [], {}, []
-        trainings, timed = [], []
+        trainings, timed, confidence = [], [], []
         for seed, name, recipe in listed:
             bar.doing(f"training {name}, seed {seed}")
             training_config, folder = one_training(config, store, name, recipe, seed)
@@ -57,7 +56,7 @@ def run(config: Any, store: RunFolder, lm: Any = None) -> dict[str, Any]:
             if not processes.agreed(trained.exists()):
                 draft_head_run.run(training_config, folder, lm, bar.say)
             figures = scaffold.read_figures(folder)
-            bar.done(line(name, figures))
+            bar.done(head_tables.line(name, figures))
             bar.doing(f"decoding with {name}, seed {seed}")
             piece = _Piece(config, store, lm, name, training_config, figures)
             if training_config.get("tree_budgets"):
@@ -69,14 +68,20 @@ def run(config: Any, store: RunFolder, lm: Any = None) -> dict[str, Any]:
                 report["samples"][row["key"]] = samples
             drafted = [row for row, _ in rows if row["method"] == name]
             flops = store.make("flops", f"{name}-s{seed}", piece.flops)
-            report["heads"].append(_summary(name, seed, figures, drafted, flops))
+            report["heads"].append(
+                head_tables.summary(name, seed, figures, drafted, flops)
+            )
+            if rated := figures.get("confidence"):
+                confidence.append((f"{name}, seed {seed}", rated))
             trainings.append(_trained(f"{name}, seed {seed}", figures))
             bar.done("\n".join(common.line(row) for row in drafted))
-    report["tables"] = [_table(report["heads"])]
+    report["tables"] = [head_tables.table(report["heads"])]
     if config.directions:
         report["tables"].append(
             paired_difference.table(report["rows"], config.directions)
         )
+    if confidence:
+        report["tables"].append(head_tables.confidence(confidence))
     if timed:
         report["tables"].append(ppd_tree_budgets.table(timed))
     report["plots"] = training_curves.plots(trainings)
@@ -241,85 +246,6 @@ class _Piece:
         compiled = jax.jit(draft).lower(params, state).compile()
         cost: Any = compiled.cost_analysis()
         return float(cost["flops"])
-
-
-def line(name: str, figures: dict[str, Any]) -> str:
-    """Format a trained head for the terminal."""
-    before, after = figures["untrained"], figures["trained"]
-    return (
-        f"{name:10} {_millions(figures['parameters'])} params, "
-        f"{figures['seen_tokens']} tokens in {figures['seconds']:.0f} s; "
-        f"tau {before['tau']:.2f} -> {after['tau']:.2f}"
-    )
-
-
-def _millions(count: int) -> str:
-    """Format a number of parameters; PPD has hundreds."""
-    return f"{count / 1e6:.2f} M" if count >= 10_000 else f"{count}"
-
-
-def _summary(
-    name: str, seed: int, figures: dict[str, Any], rows: list, flops: float
-) -> dict[str, Any]:
-    """Collect the figures of one training, for a line of the comparison."""
-    hits = np.asarray([row[0] for row in figures["hits"]])
-    return {
-        "recipe": name,
-        "seed": seed,
-        "parameters": figures["parameters"],
-        "draft_flops": flops,
-        "seen_tokens": figures["seen_tokens"],
-        **{name: figures["pace"][name] for name in ("tokens_per_s", "mfu")},
-        "top1_by_depth": hits.tolist(),
-        "untrained_tau": figures["untrained"]["tau"],
-        "curve": figures["curve"],
-        "tokens_per_call": [
-            [row["task"], row["temperature"], row["tokens_per_call"], row["ci95"]]
-            for row in rows
-        ],
-    }
-
-
-def _table(heads: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Make the table of the heads, in the form of `report.markdown`."""
-    names = (
-        "recipe",
-        "seed",
-        "parameters",
-        "draft MFLOP/round",
-        "tokens trained on",
-        "tokens/s",
-        "MFU",
-        "first guess right, by depth",
-        "untrained τ",
-    )
-    lines = []
-    for head in heads:
-        hits = " ".join(f"{100 * h:.0f}" for h in head["top1_by_depth"])
-        lines.append(
-            [
-                head["recipe"],
-                f"{head['seed']}",
-                _millions(head["parameters"]),
-                f"{head['draft_flops'] / 1e6:.0f}",
-                f"{head['seen_tokens']}",
-                "–" if head["mfu"] is None else f"{head['tokens_per_s']:.0f}",
-                "–" if head["mfu"] is None else f"{head['mfu']:.2f}",
-                f"{hits} %",
-                f"{head['untrained_tau']:.2f}",
-            ]
-        )
-    notes = (
-        "draft MFLOP/round: the compiler's count of one round's draft, without what a "
-        "head reads of the round before.",
-        "tokens/s and MFU: of the training steps, medians, without compilation, "
-        "evaluations and checkpoints. MFU: operations of a step's products ÷ (time × "
-        "what the devices can do; of CPUs: the best that a large product reached).",
-        "first guess right: the chance that the target picks it on held-out text, "
-        "given the text's own tokens before it, at the temperature of "
-        "`config.evaluate`. τ: tokens per call there, of the real decode loop.",
-    )
-    return {"title": "Training", "heads": names, "lines": lines, "notes": notes}
 
 
 def programs_of(config: Any, mesh: Any, dtype: Any) -> list[programs.Program]:

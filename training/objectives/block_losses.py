@@ -158,12 +158,9 @@ def objective(
     read = dflash.states(model.config, taps)
 
     def total(params: Any, batch: dict[str, Array], teacher: Teacher) -> tuple:
-        at, live = drawn(batch, anchors, seed)
-        blocks = gathered(params, batch, teacher, at, live)
-        slots = states(head, params, model, batch, teacher, at, read)
-        before = embedded(teacher, batch, at, blocks.tokens.shape[-1])
-        summaries = block_head.summaries(head, params, blocks.tokens, before, slots)
-        found = by_slot(head, params, teacher, slots, summaries, blocks, weights, part)
+        slots, blocks, found = graded(
+            head, params, model, batch, teacher, weights, anchors, seed, part, read
+        )
         now = blended(weights, batch)
         loss, metrics = weighed(found, blocks.weights, now)
         if further is None:
@@ -177,6 +174,28 @@ def objective(
     return Objective(
         total, lambda batch: predicted(batch, 1).sum(), read, quantity=quantity
     )
+
+
+def graded(
+    head: Head,
+    params: Any,
+    model: Any,
+    batch: dict[str, Array],
+    teacher: Teacher,
+    weights: Weights,
+    anchors: int,
+    seed: int,
+    part: int,
+    read: Sequence[int],
+) -> tuple[Slot, Blocks, dict[str, Array]]:
+    """Draw a batch's blocks: their slots, what they are graded by, their figures."""
+    at, live = drawn(batch, anchors, seed)
+    blocks = gathered(params, batch, teacher, at, live)
+    slots = states(head, params, model, batch, teacher, at, read)
+    before = embedded(teacher, batch, at, blocks.tokens.shape[-1])
+    summaries = block_head.summaries(head, params, blocks.tokens, before, slots)
+    found = by_slot(head, params, teacher, slots, summaries, blocks, weights, part)
+    return slots, blocks, found
 
 
 def states(

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from absl import logging
+from jax import Array
 
 import decoding
 from decoding import Method
@@ -26,6 +27,7 @@ from models.heads.modules import head_config
 from models.surgery import lora
 from training import draft_metrics
 from training.data import documents, text_corpus
+from training.evaluation import sequential_temperatures
 from training.loop import fit, metrics_writer
 from training.objectives import heads
 from training.runs import model_cards, scaffold
@@ -45,7 +47,7 @@ def module(name: str) -> Any:
     Hooks are functions that only some objectives have. `draft_vocabulary(tokens,
     vocab_size, count)` returns the head's draft vocabulary, as keyword arguments of
     `init` and `objective`. `tree(method, hits, budget)` builds a tree of the head's
-    kind.
+    kind. `confidences(params, model, batch, teacher)` rates chains on held-out text.
     """
     if name not in names():
         raise ConfigError(f"config.head={name!r}: use one of {names()}")
@@ -173,13 +175,8 @@ class Training:
         On held-out text, with the text's own tokens before the candidate.
         """
         c = self.config.evaluate
-        if self.config.data.whole:
-            sizes = (c.tokens, c.window)
-            batches = documents.whole_windows(self.lm, self.held, *sizes)
-        else:
-            batches = documents.windows(self.held, c.tokens, c.window)
         measure = self._measure(temperature)
-        each = [measure(params, self.lm.params, batch) for batch in batches]
+        each = [measure(params, self.lm.params, batch) for batch in self.batches()]
         sums = sharding.fetch(each)
         total, count = (np.sum([np.asarray(s[i]) for s in sums], 0) for i in (0, 1))
         if not count.all():
@@ -188,6 +185,50 @@ class Training:
                 "use more"
             )
         return (total / count[:, None]).tolist()
+
+    def batches(self) -> list[dict[str, np.ndarray]]:
+        """Return the held-out text, in batches of one row."""
+        c = self.config.evaluate
+        if self.config.data.whole:
+            return documents.whole_windows(self.lm, self.held, c.tokens, c.window)
+        return documents.windows(self.held, c.tokens, c.window)
+
+    def confidence(self, params: Any) -> dict[str, Any]:
+        """Fit the temperatures of confidences, on every other batch of held-out text.
+
+        Returns `temperatures`, a number a draft, and the calibration errors of the
+        products on the other batches: `plain`, and `scaled` by the temperatures. Empty
+        for heads that rate no draft.
+        """
+        rate = vars(self.kind).get("confidences")
+        batches = self.batches()
+        if rate is None or len(batches) < 2:
+            return {}
+        run = outputs.teacher(self.lm.model, self.objective.taps)
+        rate = functools.partial(rate, **agreed(self.config))
+
+        @jax.jit
+        def rated(params: Any, frozen: Any, batch: Any) -> tuple[Array, ...]:
+            frozen, heads = lora.applied(frozen, self.heads(params))
+            return rate(heads, self.lm.model, batch, run(frozen, batch))
+
+        each = [rated(params, self.lm.params, batch) for batch in batches]
+        if not each[0]:
+            return {}
+        rows = []
+        for logits, accepted, live in sharding.fetch(each):
+            whole = live[..., -1] > 0
+            rows.append((logits[whole], accepted[whole]))
+        (fit, fit_rates), (other, rates) = (
+            [np.concatenate(x) for x in zip(*rows[i::2], strict=True)] for i in (0, 1)
+        )
+        found = sequential_temperatures.fitted(fit, fit_rates)
+        error = functools.partial(sequential_temperatures.errors, other, rates)
+        return {
+            "temperatures": found,
+            "plain": error([1.0] * len(found)),
+            "scaled": error(found),
+        }
 
     def _measure(self, temperature: float) -> Any:
         """Compile the sums of a batch; one program for each temperature."""
@@ -303,6 +344,8 @@ def run(
         "hits": hits,
         "temperature": temperature,
     }
+    if confidence := training.confidence(params):
+        about["confidence_temperatures"] = confidence["temperatures"]
     figures = {
         "head": config.head,
         "parameters": count,
@@ -310,6 +353,7 @@ def run(
         "hits": hits,
         "untrained": untrained_figures,
         "trained": training.measured(params),
+        "confidence": confidence,
         **metrics_writer.figures(training.workdir),
     }
     joined, text = training.heads(exported), model_cards.heads(config, figures)

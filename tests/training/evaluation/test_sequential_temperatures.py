@@ -20,16 +20,20 @@ def chains(n: int = 40_000):
 def test_planted_temperatures_are_found():
     """Within a tenth, and the product's error falls at each draft (n = 40,000)."""
     logits, accepted = chains()
-    found, errors = sequential_temperatures.fitted(logits, accepted)
+    found = sequential_temperatures.fitted(logits, accepted)
     np.testing.assert_allclose(found, TRUE, rtol=0.1)
-    assert all(after < 0.01 for _, after in errors)
-    assert errors[0][0] > 0.05 and errors[1][0] > 0.02
+    error = lambda t: sequential_temperatures.errors(logits, accepted, t)
+    before, after = error((1.0, 1.0, 1.0)), error(found)
+    assert max(after) < 0.01 and before[0] > 0.05 and before[1] > 0.02
     # Planted: each draft's own confidence, without those before it.
     last, reached = logits[:, 2:], np.cumprod(accepted, 1)[:, 2:]
-    alone, _ = sequential_temperatures.fitted(last, reached)
+    alone = sequential_temperatures.fitted(last, reached)
     assert abs(alone[0] - TRUE[2]) > 0.5
 
 
 def test_shapes_that_do_not_match():
     with pytest.raises(DataError, match=r"\(2, 3\)"):
         sequential_temperatures.fitted(np.zeros((2, 3)), np.zeros((2, 2)))
+    for few in ((1.0, 1.0), (1.0, 0.0, 1.0)):
+        with pytest.raises(DataError, match="3 drafts"):
+            sequential_temperatures.errors(np.zeros((2, 3)), np.zeros((2, 3)), few)

@@ -124,6 +124,26 @@ def test_the_confidence_head_learns_the_acceptance_rate():
     assert abs(float(both - alone) - term(jnp.roll(rate, 1, 2))) > 1e-3
 
 
+def test_confidences_are_those_that_the_loss_learns_from():
+    """Over all blocks whose text goes on; planted: those of the slot before. Heads
+    without a confidence head have none."""
+    own, given, lm = params(), batch(), agreement.target()
+    objective = objectives.objective(lm.model)
+    teacher = outputs.teacher(lm.model, objective.taps)(lm.params, given)
+    rated, rate, live = objectives.confidences(own, lm.model, given, teacher)
+    _, metrics = objective.loss(own, given, teacher)
+    apart = np.abs(jax.nn.sigmoid(rated) - rate)
+    mean = lambda x: float((live * x).sum() / live.sum())
+    assert mean(apart) == pytest.approx(float(metrics["confidence"]), abs=1e-6)
+    for j in range(DRAFTS):
+        alpha = float((live * rate)[..., j].sum() / live[..., j].sum())
+        assert alpha == pytest.approx(float(metrics[f"alpha_{j}"]), abs=1e-6)
+    other = np.abs(jax.nn.sigmoid(np.roll(rated, 1, 2)) - rate)
+    assert abs(mean(other) - float(metrics["confidence"])) > 1e-4
+    bare = dspark.init(KEY, lm.config, rank=8, layers=1, block=3, confidence=False)
+    assert objectives.confidences(bare, lm.model, given, teacher) == ()
+
+
 def test_paced_weights_by_hand():
     """w_j = sum over m >= j of the product of q~ up to m; planted: of q itself."""
     q = np.array([[0.5, 0.2, 0.9], [0.1, 0.7, 0.3]])

@@ -345,3 +345,25 @@ def test_bad_configs(small, corpus, tmp_path):
         hydra.objective(small.model, dropout=1.0)
     with pytest.raises(ConfigError, match="one of them must be positive"):
         hydra.objective(small.model, label=0.0, soft=0.0)
+
+
+def test_confidences_are_scaled_and_kept(small, corpus, tmp_path):
+    """A temperature a draft, in the export too; heads that rate nothing have none."""
+    c = recipe("dspark", corpus)
+    c.init.update(block=3, layers=1, rank=8)
+    c.objective.anchors, c.evaluate.depth = 4, 2
+    training = draft_head_run.Training(c, tmp_path, small)
+    found = training.confidence(training.params)
+    assert [len(x) for x in found.values()] == [3, 3, 3]
+    # The untrained head is sure by a half; sure of all, its errors are 1 - acceptance.
+    certain = {**training.params, "confidence_bias": jnp.float32(30.0)}
+    accepted = 1 - np.asarray(training.confidence(certain)["plain"])
+    halves = 0.5 ** np.arange(1, 4)
+    np.testing.assert_allclose(found["plain"], abs(halves - accepted), atol=1e-5)
+    assert (np.diff(accepted) < 0).all()
+    c.init.confidence = False
+    bare = draft_head_run.Training(c, tmp_path, small)
+    assert bare.confidence(bare.params) == {}
+    eagle = recipe("eagle", corpus)
+    other = draft_head_run.Training(eagle, tmp_path, small)
+    assert other.confidence(other.params) == {}

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array, lax
 
-from models.heads import dspark
+from models.heads import dflash, dspark
 from training.loop.train_step import Objective
 from training.objectives import block_losses
 from training.teacher.outputs import Teacher
@@ -79,6 +79,30 @@ def objective(
     return block_losses.objective(
         dspark.HEAD, model, weights, anchors, seed, part, taps, further
     )
+
+
+def confidences(
+    params: Any,
+    model: Any,
+    batch: dict[str, Array],
+    teacher: Teacher,
+    taps: Sequence[int] = (),
+) -> tuple[Array, ...]:
+    """Rate the blocks at all tokens of texts, beside what becomes of them.
+
+    Returns:
+        The logits of c_j, the chances that drafts are accepted after the text's tokens,
+        and whether the text goes on so far: float32[B, T, K] each. () without a
+        confidence head.
+    """
+    if not dspark.config_of(params).confidence:
+        return ()
+    fixed = {**batch, "row": jnp.zeros(len(batch["tokens"]), jnp.int32)}
+    every, read = batch["tokens"].shape[1], dflash.states(model.config, taps)
+    arguments = (params, model, fixed, teacher, WEIGHTS, every, 0, 256, read)
+    slots, blocks, found = block_losses.graded(dspark.HEAD, *arguments)
+    rated = dspark.rated(params, dspark.watched(params, blocks.tokens, slots))
+    return rated, 1.0 - found["tv"], blocks.weights
 
 
 def guesses(
