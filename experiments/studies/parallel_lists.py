@@ -21,6 +21,7 @@ from experiments.studies import (
     common,
     list_models,
     list_trainings,
+    parallel_lists_plots,
     parallel_lists_tables,
 )
 from models import storage
@@ -48,7 +49,11 @@ def run(config: Any, store: RunFolder) -> dict[str, Any]:
                 work = functools.partial(measured, config, folder, seed, lm, arm)
                 rows[name].append(store.make("rows", key(name, seed), work))
                 bar.done(name)
-    return common.study(store, tables=parallel_lists_tables.made(config, rows))
+    return common.study(
+        store,
+        tables=parallel_lists_tables.made(config, rows),
+        plots=parallel_lists_plots.made(config, rows),
+    )
 
 
 def key(name: str, seed: int) -> str:
