@@ -8,7 +8,8 @@ before it with plain decoding's greedy answers.
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import decoding
@@ -69,6 +70,7 @@ def build(
     size: int,
     new: int,
     chat: bool = True,
+    variables: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, list[list[int]]]:
     """Build `count` token prompts of every task.
 
@@ -80,6 +82,7 @@ def build(
         size: most tokens of a prompt, counted from its end.
         new: tokens decoded for the answer to an earlier turn.
         chat: whether to use the model's chat template, if it has one.
+        variables: of the template.
 
     Returns:
         Task -> token prompts.
@@ -101,7 +104,7 @@ def build(
         for turns in questions[name]:
             if len(prompts) < count:
                 room = count - len(prompts)
-                prompts += conversation(lm, turns[:room], size, answer, chat)
+                prompts += conversation(lm, turns[:room], size, answer, chat, variables)
         if len(prompts) < count:
             raise ConfigError(
                 f"{path} gives {len(prompts)} prompts of {name!r}, config.prompts="
@@ -117,6 +120,7 @@ def conversation(
     size: int,
     answer: Callable[[list[int]], str],
     chat: bool = True,
+    variables: Mapping[str, Any] = MappingProxyType({}),
 ) -> list[list[int]]:
     """Build one prompt a turn. Without `chat` or a template the texts are joined."""
     messages: list[dict[str, str]] = []
@@ -127,7 +131,7 @@ def conversation(
             text = "\n\n".join(m["content"] for m in messages) + "\n\n"
             tokens = lm.tokenizer.encode(text)
         else:
-            tokens = lm.tokenizer.chat(messages)
+            tokens = lm.tokenizer.chat(messages, **variables)
         prompts.append(tokens[-size:])
         if i + 1 < len(turns):
             reply = answer(prompts[-1])

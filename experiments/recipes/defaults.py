@@ -30,6 +30,8 @@ def get_config() -> ConfigDict:
     # experiments/prompts/question_files.py.
     config.data = ""
     config.chat = True  # questions in the model's chat template, if it has one
+    # Variables of that template, such as {"enable_thinking": False}.
+    config.chat_variables = ConfigDict(type_safe=False)
     # "auto": the blocks that decode fastest here; "paper": the methods' own; or both.
     config.width = ("paper",)
     config.temperatures = (0.0, 0.8)  # 0 decodes greedily

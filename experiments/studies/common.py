@@ -58,9 +58,11 @@ def texts(config: Any, lm: Any) -> dict[str, list[list[int]]]:
     """Build the token prompts of every task, from `config.data` or built in."""
     count, size, new = config.prompts, config.prompt_tokens, config.max_new_tokens
     if config.data:
-        chat = config.get("chat", True)
+        chat = {"chat": config.get("chat", True)}
+        if config.get("chat_variables"):
+            chat["variables"] = config.chat_variables.to_dict()
         return question_files.build(
-            lm, config.data, config.tasks, count, size, new, chat
+            lm, config.data, config.tasks, count, size, new, **chat
         )
     return builtin_tasks.build(lm, config.tasks, count, size)
 

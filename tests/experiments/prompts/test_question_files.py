@@ -63,6 +63,16 @@ def test_a_chat_template_is_used_where_there_is_one(lm, monkeypatch):
     assert lm.tokenizer.decode(prompts[0]) == "Hi!"
 
 
+def test_variables_reach_the_template(lm, file, monkeypatch):
+    """Planted: without them the same question has another prompt."""
+    template = "{{ messages[0].content }}{% if enable_thinking is false %}.{% endif %}"
+    monkeypatch.setattr(lm.tokenizer, "template", template)
+    build = lambda **f: question_files.build(lm, file, ("qa",), 1, 12, 4, **f)["qa"][0]
+    quiet = build(variables={"enable_thinking": False})
+    assert lm.tokenizer.decode(quiet) == "Who?."
+    assert lm.tokenizer.decode(build()) == "Who?"
+
+
 def test_prompts_by_task(lm, file):
     found = question_files.build(lm, file, ("qa", "multi_turn"), 2, 12, 4)
     assert [lm.tokenizer.decode(p) for p in found["qa"]] == ["Who?\n\n", "Where?\n\n"]
