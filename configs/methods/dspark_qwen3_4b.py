@@ -4,7 +4,7 @@ Cheng et al., *DSpark*, 2026, arXiv 2607.05147, table 1: first turns, thinking o
 temperature 1, 2,048 new tokens. The heads become a folder once:
 
 python -m experiments.import_heads --model=Qwen/Qwen3-4B \\
-    --heads=deepseek-ai/dspark_qwen3_4b_block7 --export=heads/dspark_qwen3_4b
+    --heads=deepseek-ai/dspark_qwen3_4b_block7 --export=runs/heads/dspark_qwen3_4b
 python -m experiments.run --config=configs/methods/dspark_qwen3_4b.py:gsm8k \\
     --config.data=eval_datasets/gsm8k.jsonl --workdir=runs/dspark_gsm8k
 
@@ -46,7 +46,7 @@ def get_config(task: str = "gsm8k") -> ml_collections.ConfigDict:
         "verifier": "verifiers/rejection",
     }
     config.methods = ("plain", NAME)
-    config.trained = {NAME: f"heads/{NAME}"}
+    config.trained = {NAME: f"runs/heads/{NAME}"}
     config.data = f"eval_datasets/{task}.jsonl"
     config.tasks = (TASK,)
     config.chat_variables = {"enable_thinking": False}
