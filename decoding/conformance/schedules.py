@@ -4,6 +4,7 @@ import functools
 import types
 from typing import Any
 
+import jax
 import numpy as np
 
 import decoding
@@ -12,6 +13,7 @@ from decoding.conformance import kit
 from decoding.conformance.require import require
 from decoding.denoising.canvas_policy import BLOCK_CAUSAL
 from decoding.loops import engines
+from models.predictors import unmask_filter
 from models.synthetic import toy_masked
 
 PROMPTS = [[1, 2, 3], [2, 0, 1, 4, 4], [5], [1] * 9]
@@ -53,7 +55,7 @@ def policy(spec: Spec) -> Method:
 def written(method: Method, rows: slice = slice(None), **settings: Any) -> Any:
     """Decode some of the prompts."""
     numbers = {"max_new_tokens": NEW, "temperature": HEAT, "seed": [*range(4)][rows]}
-    drafts = {"filter": None} if "filter" in method.needs else None
+    drafts = {"filter": unmask_filter.init(jax.random.key(0))}  # for those that read it
     about = (lm(), PROMPTS[rows], method)
     return decoding.generate(*about, **{**numbers, "drafts": drafts, **settings})
 

@@ -111,7 +111,7 @@ def topology(
         row: Row = state.row
         if level == 0:
             row = init(row.least.shape[0]).row.replace(least=row.least)
-        if "confidence" not in params["heads"]:
+        if "confidence" not in params.get("heads", ()):
             raise MethodError(NO_CONFIDENCE)
         rated = dspark.rated(params["heads"], own[:, 0]) / scale[level]
         confidence = jax.nn.sigmoid(rated)
