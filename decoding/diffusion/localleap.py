@@ -47,7 +47,9 @@ def scheduler(threshold: float = 0.9, near: float = 0.75, radius: int = 4) -> Sc
         high, low = state.row
         anchor = proposal.open & (proposal.conf >= high)
         around = np.ones(2 * radius + 1, np.float32)
-        close = jnp.convolve(anchor.astype(jnp.float32), around, "same") > 0
+        # "same" would be as long as the longer one: a block may be the shorter.
+        sums = jnp.convolve(anchor.astype(jnp.float32), around, "full")
+        close = sums[radius : radius + anchor.shape[0]] > 0
         least = jnp.where(close, low, high)
         return Choice(proposal.open & (proposal.conf >= least))
 

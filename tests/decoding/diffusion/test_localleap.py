@@ -27,7 +27,11 @@ def test_anchors_lower_the_threshold():
     out = writing.written(lm, part(threshold=0.6, near=0.3))
     assert writing.same(out, writing.expected(lm, rule(0.6, 0.3, 1)))
     # Planted: a wider neighbourhood.
-    assert not writing.same(out, writing.expected(lm, rule(0.6, 0.3, 4)))
+    wide = writing.expected(lm, rule(0.6, 0.3, 4))
+    assert not writing.same(out, wide)
+    # The default radius reaches beyond the block of five on both sides.
+    own = writing.written(lm, Spec("diffusion/localleap", threshold=0.6, near=0.3))
+    assert writing.same(own, wide)
     same = writing.written(lm, part(threshold=0.6, near=0.6))
     threshold = writing.written(lm, Spec("diffusion/fast_dllm", threshold=0.6))
     assert same.tokens == threshold.tokens
