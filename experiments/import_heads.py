@@ -4,9 +4,10 @@ python -m experiments.import_heads --model=Qwen3-4B --heads=z-lab/Qwen3-4B-DFlas
     --export=heads/dflash
 
 --heads is a folder, or a repository of the hub. The files of DFlash, DFlash 2, DSpark,
-JetSpec, Domino and TreeFlash say in config.json what they are, and so do vLLM's
-speculators. For Medusa, Hydra, EAGLE and EAGLE-3 --kind does. The folder's heads.json
-names a method: a chain of as many drafts as a block or heads have, of five for EAGLE's.
+JetSpec, Domino and TreeFlash say in config.json what they are. So do those of vLLM's
+speculators: EAGLE, EAGLE-3, P-EAGLE, DFlash, DFlash 2 and DSpark. For Medusa, Hydra,
+EAGLE and EAGLE-3 --kind does. The folder's heads.json names a method: a chain of as
+many drafts as a block, a pass or heads have, of five for EAGLE's.
 """
 
 import argparse
@@ -21,8 +22,15 @@ from models import storage
 from models.checkpoints import hub
 from models.checkpoints.tensors import read_json
 from models.errors import CheckpointError, ConfigError
-from models.heads import dflash, hydra, medusa
-from models.heads.formats import block_files, native, published, speculators
+from models.heads import dflash, hydra, medusa, p_eagle
+from models.heads.formats import (
+    block_files,
+    native,
+    published,
+    speculators,
+    speculators_blocks,
+    speculators_parallel,
+)
 from models.heads.modules import decoder_layer
 from training import command_line
 
@@ -84,11 +92,16 @@ def loaded(heads: str, lm: Any, kind: str = "") -> tuple[str, Any, dict[str, Any
             f"{heads} has no config.json: say what it is, --kind={published.KINDS[0]}"
         )
     config = read_json(beside)
-    if "speculators_model_type" in config:
+    rows = decoder_layer.output_rows(lm.params)
+    family = config.get("speculators_model_type")
+    if family in speculators_blocks.KINDS:
+        return speculators_blocks.load(folder, lm.config, embedding, rows)
+    if family == speculators_parallel.TYPE:
+        return speculators_parallel.load(folder, lm.config, embedding)
+    if family is not None:
         return *speculators.load(folder, lm.config, embedding), {}
     if "EAGLE" in "".join(config.get("architectures") or ()).upper():
         return "eagle3", *published.load("eagle3", folder, lm.config, embedding)
-    rows = decoder_layer.output_rows(lm.params)
     return block_files.load(folder, lm.config, embedding, rows)
 
 
@@ -97,6 +110,8 @@ def method(kind: str, params: Any, arguments: dict[str, Any]) -> Method:
     length = CHAIN
     if kind in block_files.KINDS:
         length = dflash.config_of(params["backbone"]).drafts
+    elif kind == speculators_parallel.KIND:
+        length = p_eagle.config_of(params).depths
     elif kind in COUNTED:
         length = COUNTED[kind].count(params)
     drafter = Spec(f"drafters/{kind}", **arguments)

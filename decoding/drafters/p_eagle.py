@@ -80,7 +80,8 @@ def drafter(
 
     def observe(ctx: base.Context, first: Array, cache: Any, outcome: base.Outcome):
         params = ctx.params["heads"]
-        nodes, embedded = draft_head.read_pairs(model, ctx, cache, outcome)
+        nodes, theirs = draft_head.read_pairs(model, ctx, cache, outcome)
+        embedded = p_eagle.embed(params, nodes.tokens, theirs)
         three = jnp.stack([draft_head.states(outcome, tap) for tap in read], -2)
         g = decoder_layer.joint(three, params["fuse"])
         x, r = p_eagle.inputs(params, embedded, g, eps)

@@ -59,7 +59,9 @@ def drafter(
             mask = embed(jnp.full_like(root, own.mask_token))
         x = dflash.inputs(weights, embed(root)[:, 0], mask)
         raw, cache = dflash.block(weights, target, cache, x, at)
-        output = lambda states: model.head(params["target"], states)
+        output = lambda states: dflash.limited(
+            weights, model.head(params["target"], states)
+        )
         states = dflash.normed(weights, raw, eps)
         slots, every = Slot(raw, states), output(states)
 

@@ -18,7 +18,9 @@ its vocabulary has no token to spare the trained `mask` [D].
 
 Files of the authors and of others name the alignment, the layers' windows and whether
 slots see those behind them in their config alone (`HeadConfig`): no tensor shows them.
-JetSpec's form, `causal`, is of arXiv 2606.18394.
+A window of w tokens ends at the slot and has it, or with `before_anchor` is of the w
+tokens before the anchor, as in vLLM's speculators. JetSpec's form, `causal`, is of
+arXiv 2606.18394. Laws are 0 outside of a draft vocabulary `kept` int32[V'], rising.
 
 Deviations: none.
 """
@@ -57,6 +59,8 @@ class HeadConfig:
     windows: tuple[int, ...] = head_config.unseen(())  # of each layer; 0: none
     causal_windows: bool = head_config.unseen(True)  # layers with a window are causal
     rope_theta: float = head_config.unseen(0.0)  # 0: the target's RoPE
+    before_anchor: bool = head_config.unseen(False)  # windows are of the text alone
+    draft_vocabulary: bool = False  # whether there is `kept`
 
     def __post_init__(self):
         object.__setattr__(self, "windows", tuple(self.windows))
@@ -74,7 +78,7 @@ class HeadConfig:
 
 def by_keys(params: Params) -> HeadConfig:
     """Derive the config of params that carry none."""
-    return HeadConfig(learned_mask="mask" in params)
+    return HeadConfig(learned_mask="mask" in params, draft_vocabulary="kept" in params)
 
 
 def config_of(params: Params) -> HeadConfig:
@@ -217,7 +221,8 @@ def block(
     """
     c = shape(params, target)
     layers = layers_of(params)
-    y, cache = block_layers.block(layers, c, cache, x, start, causal(params))
+    early = config_of(params).before_anchor
+    y, cache = block_layers.block(layers, c, cache, x, start, causal(params), early)
     return guessing(params, y), cache
 
 
@@ -230,9 +235,9 @@ def at_anchors(
     segments: Array | None = None,
 ) -> Array:
     """Run blocks at anchors int32[B, A] of whole texts: [B, A, K, D], as `block`."""
-    c = shape(params, target)
+    c, early = shape(params, target), config_of(params).before_anchor
     y = block_layers.at_anchors(
-        layers_of(params), c, features, x, anchors, causal(params), segments
+        layers_of(params), c, features, x, anchors, causal(params), segments, early
     )
     return guessing(params, y)
 
@@ -245,6 +250,14 @@ def guessing(params: Params, y: Array) -> Array:
 def normed(params: Params, y: Array, eps: float) -> Array:
     """Compute h [..., D], which the target's head reads."""
     return decoder_layer.rms(y, params["norm"], eps)
+
+
+def limited(params: Params, laws: Array) -> Array:
+    """Set logits [..., V] to -inf outside of the draft vocabulary, if there is one."""
+    if not config_of(params).draft_vocabulary:
+        return laws
+    inside = jnp.zeros(laws.shape[-1], bool).at[params["kept"]].set(True)
+    return jnp.where(inside, laws, -jnp.inf)
 
 
 def check(name: str, params: Params, target: Any, read: Sequence[int]) -> None:

@@ -14,7 +14,10 @@ and those of depths 1 .. j at t. The first layer reads c, of width 2 D; the othe
 plain. m → `mask` [D], m_h → `mask_hidden` [3, D], both trained; fc, norm_e, norm_g, W →
 as there; the layers → `layer_0` ..
 
-Deviations: m is a trained row; published heads have one of their own embedding.
+Published heads train an embedding of their own, and m is its row of a `mask_token`:
+`embedding` [V, D] then takes the place of e.
+
+Deviations: heads that are trained here have e of the target, and m beside it.
 """
 
 import dataclasses
@@ -44,11 +47,13 @@ class HeadConfig:
     draft_vocabulary: bool = False  # whether there is `kept`
     depths: int = head_config.unseen(8)  # K
     rope_theta: float = head_config.unseen(0.0)  # of the layers; 0: the target's RoPE
+    own_embedding: bool = False  # whether there is `embedding`
+    mask_token: int = head_config.unseen(-1)  # the token that m stands for in files
 
 
 def by_keys(params: Params) -> HeadConfig:
     """Derive the config of params that carry none."""
-    return HeadConfig("kept" in params)
+    return HeadConfig("kept" in params, own_embedding="embedding" in params)
 
 
 def config_of(params: Params) -> HeadConfig:
@@ -97,6 +102,13 @@ def shape(params: Params, target: Any) -> Config:
     layers = layers_of(params)
     c = decoder_layer.of(layers[0], target, config_of(params).rope_theta)
     return replace(c, n_layers=len(layers))
+
+
+def embed(params: Params, tokens: Array, theirs: Array) -> Array:
+    """Embed tokens int32[...]; `theirs` [..., D] are the target's embeddings."""
+    if not config_of(params).own_embedding:
+        return theirs
+    return params["embedding"][tokens].astype(theirs.dtype)
 
 
 def inputs(params: Params, embedded: Array, g: Array, eps: float) -> tuple:

@@ -9,8 +9,15 @@ import models
 from decoding import Method
 from experiments import import_heads
 from models.checkpoints.tensors import read_json, write_json
-from models.heads import dspark, eagle3, medusa
-from models.heads.formats import block_files, native, published, speculators
+from models.heads import dflash, dspark, eagle3, medusa, p_eagle
+from models.heads.formats import (
+    block_files,
+    native,
+    published,
+    speculators,
+    speculators_blocks,
+    speculators_parallel,
+)
 from models.heads.modules import decoder_layer, head_config
 from tests.decoding.drafters import agreement
 
@@ -35,6 +42,21 @@ def write(kind: str, folder) -> tuple:
         params = agreement.stirred(params)
         block_files.save(kind, folder, params, lm.config, (1,))
         return params, []
+    if kind == "dflash":  # of speculators, with a draft vocabulary and a window
+        shape = {"layers": 2, "block": 4, "windows": (0, 5), "before_anchor": True}
+        mask = {"learned_mask": False, "mask_token": 3, "draft_vocabulary": True}
+        params = dflash.init(KEY, lm.config, **shape, **mask)
+        params["backbone"]["kept"] = np.arange(0, agreement.VOCAB, 2, np.int32)
+        params = agreement.stirred(params)
+        about = ("its target", (), (1,), rows)
+        speculators_blocks.save(kind, folder, params, lm.config, *about)
+        return params, []
+    if kind == "p_eagle":
+        params = p_eagle.init(KEY, lm.config, rows, layers=2, depths=3)
+        params = agreement.stirred(params)
+        names = {"embedding": lm.params["embedding"]["tokens"], "mask_token": 3}
+        speculators_parallel.save(folder, params, lm.config, "its target", **names)
+        return params, []
     if kind == "eagle3":
         kept = np.arange(0, agreement.VOCAB, 2)
         params = agreement.stirred(eagle3.init(KEY, lm.config, rows, kept))
@@ -45,7 +67,7 @@ def write(kind: str, folder) -> tuple:
     return params, ["--kind=medusa"]
 
 
-@pytest.mark.parametrize("kind", ["dspark", "eagle3", "medusa"])
+@pytest.mark.parametrize("kind", ["dflash", "dspark", "eagle3", "medusa", "p_eagle"])
 def test_heads_decode_as_those_that_were_written(kind, target, tmp_path):
     """Planted: other numbers of the same shapes."""
     (tmp_path / "theirs").mkdir()

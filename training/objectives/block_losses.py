@@ -188,7 +188,16 @@ def graded(
     part: int,
     read: Sequence[int],
 ) -> tuple[Slot, Blocks, dict[str, Array]]:
-    """Draw a batch's blocks: their slots, what they are graded by, their figures."""
+    """Draw a batch's blocks: their slots, what they are graded by, their figures.
+
+    Raises:
+        ConfigError: heads with a draft vocabulary.
+    """
+    if dflash.config_of(params["backbone"]).draft_vocabulary:
+        raise ConfigError(
+            "draft_vocabulary=True: blocks train on the target's whole vocabulary, and "
+            "these heads only draft; train heads without one"
+        )
     at, live = drawn(batch, anchors, seed)
     blocks = gathered(params, batch, teacher, at, live)
     slots = states(head, params, model, batch, teacher, at, read)
@@ -235,10 +244,11 @@ def embedded(
 def drafting(head: Head, params: Any, teacher: Teacher) -> Callable[[Any], Array]:
     """Return the function from (slots, summaries) to logits [..., V]."""
 
+    rows = lambda states: dflash.limited(params["backbone"], teacher.head(states))
+
     def draft(states: tuple[Slot, Any]) -> Array:
         slot, summary = states
-        laws = teacher.head(slot.states)
-        return head.logits(params, slot, laws, summary, teacher.head)
+        return head.logits(params, slot, rows(slot.states), summary, rows)
 
     return draft
 

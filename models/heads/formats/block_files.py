@@ -16,11 +16,10 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from models import storage
-from models.checkpoints import fields, hf, hub
+from models.checkpoints import fields, hub
 from models.checkpoints.tensors import read_json, write_json
 from models.errors import CheckpointError, ConfigError
 from models.heads import dflash, dflash2, domino, dspark, treeflash
@@ -35,7 +34,7 @@ from models.heads.modules.head_config import CONFIG
 
 KINDS = ("dflash", "dflash2", "domino", "dspark", "treeflash")
 # Tensors that are no weights of heads: copies of the target's, and buffers.
-IGNORED = (*embedding_copies.COPIES, "lm_head.weight", "*rotary_emb.inv_freq")
+IGNORED = (*embedding_copies.COPIES, embedding_copies.HEAD, "*rotary_emb.inv_freq")
 PREFIXES = ("model.", "logit_head.")
 ARCHITECTURES = {
     "dflash": "DFlashDraftModel",
@@ -141,25 +140,9 @@ def read(
         *block_layouts.head(kind, form),
     ]
     _check_copies(theirs, embedding, head)
-    names = {n for n in theirs if not any(fnmatch.fnmatch(n, x) for x in IGNORED)}
-    required = {n for item in plan for n in item.theirs}
-    missing, unknown = required - names, names - required
-    if missing or unknown:
-        raise CheckpointError(
-            f"the file is not one of {kind} heads of this config (missing "
-            f"{sorted(missing)[:8]}, unknown {sorted(unknown)[:8]})"
-        )
-    flat = {}
-    for item in plan:
-        try:
-            parts = [jnp.asarray(theirs[n]) for n in item.theirs]
-            flat[item.ours] = item.layout.join(shape, parts)
-        except (TypeError, ValueError) as error:
-            shapes = [theirs[n].shape for n in item.theirs]
-            raise CheckpointError(
-                f"{item.theirs} of shapes {shapes} do not fit the config ({error})"
-            ) from error
-    params = hf.unflatten(flat)
+    ignored = lambda name: any(fnmatch.fnmatch(name, x) for x in IGNORED)
+    weights = {n: x for n, x in theirs.items() if not ignored(n)}
+    params = block_layouts.join(kind, plan, weights, shape)
     backbone = params["backbone"]
     theta = layer_rope.theta(
         config, backbone["layer_0"], target, "config.json", layer_rope.THETA
@@ -167,7 +150,7 @@ def read(
     backbone[CONFIG] = dflash.HeadConfig(**block_fields, rope_theta=theta)
     if form is not None:
         params[CONFIG] = form
-    taps = tuple(i + 1 for i in ids)
+    taps = dflash.states(target, tuple(i + 1 for i in ids))
     dflash.check(kind, backbone, target, taps)
     return kind, params, {"taps": taps}
 
@@ -245,9 +228,9 @@ def _plain(name: str) -> str:
 def _check_copies(theirs: Mapping[str, Any], embedding: Any, head: Any) -> None:
     if embedding is not None:
         embedding_copies.check(theirs, np.asarray(embedding))
-    if head is not None and "lm_head.weight" in theirs:
-        copy = {embedding_copies.COPIES[0]: theirs["lm_head.weight"]}
-        embedding_copies.check(copy, np.asarray(head))
+    if head is not None:
+        names = (embedding_copies.HEAD,)
+        embedding_copies.check(theirs, np.asarray(head), names, "head")
 
 
 def write(
@@ -262,19 +245,25 @@ def write(
     backbone = params["backbone"]
     own, layers = dflash.config_of(backbone), dflash.layers_of(backbone)
     form = params.get(CONFIG)
+    windows = own.windows or (0,) * len(layers)
+    if own.draft_vocabulary or (own.before_anchor and any(windows)):
+        raise ConfigError(
+            f"draft_vocabulary={own.draft_vocabulary}, "
+            f"before_anchor={own.before_anchor}: only speculators has these; save the "
+            "heads with models/heads/formats/speculators_blocks.py"
+        )
+    if len(set(windows) - {0}) > 1:
+        raise ConfigError(
+            f"windows={windows}: files have one window for all layers that have one; "
+            "use models/heads/formats/native.py"
+        )
     bare, _ = head_config.split(params)
-    flat = hf.flatten(bare)
-    shape = dflash.shape(backbone, target)
-    tensors: dict[str, Any] = {}
     convolved = "attention_convolution" in layers[0]
-    for item in (
+    plan = (
         *block_layouts.backbone(len(layers), convolved, own.learned_mask),
         *block_layouts.head(kind, form),
-    ):
-        parts = item.layout.split(shape, flat.pop(item.ours))
-        tensors |= {n: np.asarray(x) for n, x in zip(item.theirs, parts)}
-    if flat:
-        raise CheckpointError(f"{sorted(flat)} are no params of {kind} heads")
+    )
+    tensors = block_layouts.split(kind, plan, bare, dflash.shape(backbone, target))
     described = layer_rope.described(layers[0], target, own.rope_theta)
     block: dict[str, Any] = {
         "block_size": own.block,
@@ -285,7 +274,6 @@ def write(
     }
     if not own.learned_mask:
         block["mask_token_id"] = own.mask_token
-    windows = own.windows or (0,) * len(layers)
     if any(windows):
         block["sliding_window_non_causal"] = not own.causal_windows
     config = {

@@ -1,9 +1,17 @@
-"""The tensors of published block drafters, by our params (`block_files.py`)."""
+"""The tensors of published drafters of one pass, by our params.
 
-from collections.abc import Iterator
+Those of block drafters (`block_files.py`, `speculators_blocks.py`) and of P-EAGLE
+(`speculators_parallel.py`).
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import jax.numpy as jnp
+import numpy as np
+
 from models.checkpoints import hf
+from models.errors import CheckpointError
 from models.heads.formats import published
 from models.heads.formats.published import Item
 
@@ -27,6 +35,11 @@ NUMBER = hf.Layout(lambda c, t: t[0].reshape(()), lambda c, x: (x.reshape(1),))
 TAPS = hf.Layout(
     lambda c, t: t[0].T.reshape(t[0].shape[1], 2, 2, -1),
     lambda c, x: (x.reshape(x.shape[0], -1).T,),
+)
+
+# [1, 1, n D] <-> [n, D].
+STATES = hf.Layout(
+    lambda c, t: t[0].reshape(-1, c.d_model), lambda c, x: (x.reshape(1, 1, -1),)
 )
 
 
@@ -78,3 +91,64 @@ def head(kind: str, form: Any) -> Iterator[Item]:
         yield Item("up_bias", (f"{at}.ug.bias",), HALVES)
         yield Item("down", (f"{at}.d.weight",), hf.KERNEL)
         yield Item("embedding_norm", (f"{at}.norm.weight",))
+
+
+def parallel(layers: int) -> Iterator[Item]:
+    """Yield P-EAGLE's items but those of the embedding."""
+    yield Item("fuse", ("fc.weight",), published.INPUTS)
+    yield Item("mask_hidden", ("mask_hidden",), STATES)
+    yield Item("norm", ("norm.weight",))
+    yield Item("head", ("lm_head.weight",))
+    for i in range(layers):
+        file = f"layers.{i}"
+        yield from published.layer(f"layer_{i}", file)
+        name = f"layer_{i}/input_norm" if i else "embedding_norm"
+        yield Item(name, (f"{file}.input_layernorm.weight",))
+        if not i:
+            yield Item("feature_norm", (f"{file}.hidden_norm.weight",))
+
+
+def join(kind: str, items: Iterable[Item], theirs: Mapping[str, Any], c: Any) -> Any:
+    """Convert a file's tensors to params.
+
+    Args:
+        kind: of the head, for errors.
+        items: all that the head has.
+        theirs: the tensors by name.
+        c: the config of its layers.
+
+    Raises:
+        CheckpointError: tensors are missing, unknown or misshapen.
+    """
+    plan = list(items)
+    required = {n for item in plan for n in item.theirs}
+    missing, unknown = required - set(theirs), set(theirs) - required
+    if missing or unknown:
+        raise CheckpointError(
+            f"the file is not one of {kind} heads of this config (missing "
+            f"{sorted(missing)[:8]}, unknown {sorted(unknown)[:8]}): use the config "
+            "and the tensors of one head"
+        )
+    flat = {}
+    for item in plan:
+        try:
+            parts = [jnp.asarray(theirs[n]) for n in item.theirs]
+            flat[item.ours] = item.layout.join(c, parts)
+        except (TypeError, ValueError) as error:
+            shapes = [theirs[n].shape for n in item.theirs]
+            raise CheckpointError(
+                f"{item.theirs} of shapes {shapes} do not fit the config ({error})"
+            ) from error
+    return hf.unflatten(flat)
+
+
+def split(kind: str, items: Iterable[Item], params: Any, c: Any) -> dict[str, Any]:
+    """Convert params without configs to a file's tensors: the inverse of `join`."""
+    flat = dict(hf.flatten(params))
+    tensors: dict[str, Any] = {}
+    for item in items:
+        parts = item.layout.split(c, flat.pop(item.ours))
+        tensors |= {n: np.asarray(x) for n, x in zip(item.theirs, parts)}
+    if flat:
+        raise CheckpointError(f"{sorted(flat)} are no params of {kind} heads")
+    return tensors

@@ -9,6 +9,8 @@ norm_before_residual, norm_before_fc, fc_norm and norm_output are supported
 (`models/heads/eagle3.py`). Other flags, layers, features and unknown fields are refused
 by name. A copy of the target's embedding (`embed_tokens`) is dropped, after a
 comparison where the target's is given.
+
+Block drafters are in `speculators_blocks.py`, P-EAGLE in `speculators_parallel.py`.
 """
 
 import os
@@ -81,7 +83,7 @@ def read(
     _check_kind(kind)
     flags = _eagle(f) if kind == "eagle" else _eagle3(f, target, taps)
     raw_layer = f.mapping("transformer_layer_config")
-    _check_layer(raw_layer, target)
+    check_layer(raw_layer, target)
     for name in ("speculators_version", "speculators_config", "tie_word_embeddings"):
         f.take(name, None)  # how it was made and is served
     f.finish()
@@ -157,23 +159,13 @@ def write(
         The contents of config.json, and the tensors by name.
     """
     _check_kind(kind)
-    _check_target(target)
+    check_target(target)
     weights = {n: x for n, x in params.items() if n != CONFIG}
     theta = (eagle if kind == "eagle" else eagle3).config_of(params).rope_theta
     config: dict[str, Any] = {
         "architectures": [ARCHITECTURES[kind]],
         "speculators_model_type": kind,
-        "speculators_config": {
-            "algorithm": kind,
-            "proposal_methods": [
-                {"proposal_type": "greedy", "speculative_tokens": drafts}
-            ],
-            "default_proposal_method": "greedy",
-            "verifier": {
-                "name_or_path": verifier,
-                "architectures": list(architectures),
-            },
-        },
+        "speculators_config": served(kind, verifier, architectures, drafts),
         "transformer_layer_config": layer_rope.described(
             weights["layer"], target, theta
         ),
@@ -231,21 +223,41 @@ def save(
     """Write params to a folder; arguments as in `write`."""
     about = (verifier, architectures, drafts, taps)
     config, arrays = write(kind, params, target, *about)
+    store(folder, config, arrays)
+
+
+def store(
+    folder: str | os.PathLike, config: dict[str, Any], arrays: dict[str, Any]
+) -> None:
+    """Write config.json and the tensors to a folder."""
     folder = storage.path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     published.store(folder / tensors.SINGLE, arrays)
     tensors.write_json(folder / "config.json", config)
 
 
+def served(
+    kind: str, verifier: str, architectures: Sequence[str], drafts: int
+) -> dict[str, Any]:
+    """Return `speculators_config`; arguments as in `write`."""
+    return {
+        "algorithm": kind,
+        "proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": drafts}],
+        "default_proposal_method": "greedy",
+        "verifier": {"name_or_path": verifier, "architectures": list(architectures)},
+    }
+
+
 def _check_kind(kind: Any) -> None:
     if kind not in KINDS:
         raise ConfigError(
             f"speculators_model_type={kind!r} is not supported: use a head of one of "
-            f"{KINDS}"
+            f"{KINDS} here, and speculators_blocks.py or speculators_parallel.py for "
+            "dflash, dflash2, dspark and peagle"
         )
 
 
-def _check_target(target: Any) -> None:
+def check_target(target: Any) -> None:
     scale = decoder_layer.geometry(target).embed_scale
     if scale != 1.0:
         raise ConfigError(
@@ -278,12 +290,15 @@ def _eagle3(f: fields.Fields, target: Any, taps: Sequence[int]) -> dict[str, Any
     return flags
 
 
-def _check_layer(raw: dict[str, Any], target: Any) -> None:
-    """Refuse a draft layer whose config differs from the target's layers."""
-    _check_target(target)
+def check_layer(raw: dict[str, Any], target: Any, layers: int = 1) -> Any:
+    """Refuse draft layers whose config differs from the target's; return theirs."""
+    check_target(target)
     f = fields.Fields({**LAYER, **raw}, "transformer_layer_config")
     f.fixed("model_type", "llama")
-    f.fixed("num_hidden_layers", 1)
+    f.fixed("num_hidden_layers", layers)
+    if set(f.take("layer_types", ())) == {fields.FULL}:
+        for name in ("sliding_window", "use_sliding_window"):
+            f.take(name, None)  # of no layer
     f.fixed("attention_bias", False)
     f.fixed("mlp_bias", False)
     f.fixed("hidden_act", "silu")
@@ -300,6 +315,7 @@ def _check_layer(raw: dict[str, Any], target: Any) -> None:
                 f"transformer_layer_config: {name} is {theirs}, and the target's is "
                 f"{ours}: a head's layer must agree with its target's in this field"
             )
+    return layer
 
 
 def _renamed(kind: str, name: str) -> str:

@@ -154,6 +154,7 @@ def block(
     x: Array,
     start: Array,
     causal: Sequence[bool],
+    before_anchor: bool = False,
 ) -> tuple[Array, kv_cache.KVCache]:
     """Run a block of slots behind the text.
 
@@ -164,6 +165,7 @@ def block(
         x: [B, W, D], the slots' inputs.
         start: int32[B], the position of the first slot.
         causal: of each layer, whether a slot sees those behind it no more.
+        before_anchor: windows are of the tokens before the first slot, for all slots.
 
     Returns:
         The last layer's output [B, W, D], and the cache.
@@ -189,7 +191,12 @@ def block(
     nodes = blocks[causal[0]]
     cache = cache.open(nodes)
     for flag, of in blocks.items():
-        attention[flag] = cached_attention.over_cache(c, of, cache, AUTO)
+        near = c
+        if before_anchor:  # distances are the first slot's, which is not of the window
+            at = jnp.broadcast_to(start[:, None], (batch, width))
+            of = replace(of, positions=at)
+            near = replace(c, windows=tuple(w + bool(w) for w in c.windows))
+        attention[flag] = cached_attention.over_cache(near, of, cache, AUTO)
     stores = []
     for i, layer in enumerate(layers):
         u, kernel = entered(layer, c, x)
@@ -208,6 +215,7 @@ def at_anchors(
     anchors: Array,
     causal: Sequence[bool],
     segments: Array | None = None,
+    before_anchor: bool = False,
 ) -> Array:
     """Run a block at every anchor of whole texts, for training.
 
@@ -223,6 +231,7 @@ def at_anchors(
         anchors: int32[B, A], of the positions 0 .. T - 1.
         causal: of each layer, whether a slot sees those behind it no more.
         segments: int32[B, T], keeps packed documents apart.
+        before_anchor: as in `block`.
 
     Returns:
         The last layer's output [B, A, W, D].
@@ -248,7 +257,8 @@ def at_anchors(
         drafted = jnp.einsum("bawgrd,bavgd->bgrawv", q, k).astype(jnp.float32)
         visible = jnp.broadcast_to(seen[:, :, None], (batch, count, width, length))
         if c.window(i):
-            near = slots[..., None] - at[:, None, None] < c.window(i)
+            ends = place[..., None] - 1 if before_anchor else slots
+            near = ends[..., None] - at[:, None, None] < c.window(i)
             visible = visible & near
         past = jnp.where(visible[:, None, None], past.astype(jnp.float32), NEGATIVE)
         if causal[i]:

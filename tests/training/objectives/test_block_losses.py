@@ -1,5 +1,6 @@
 """Losses of blocks by hand: anchors, what slots are graded by, and their weights."""
 
+import dataclasses
 import types
 
 import jax
@@ -9,6 +10,7 @@ import pytest
 
 from models.errors import ConfigError
 from models.heads import dspark
+from models.heads.modules.head_config import CONFIG
 from tests.decoding.drafters import agreement
 from training import losses
 from training.objectives import block_losses
@@ -179,3 +181,16 @@ def test_weights_that_give_no_loss(fields):
     other = types.SimpleNamespace(config=agreement.target().config)
     with pytest.raises(ConfigError, match="anchors=0"):
         dflash.objective(other, anchors=0)
+
+
+def test_heads_with_a_draft_vocabulary_only_draft():
+    """Planted: the same heads without one."""
+    lm, own, given = agreement.target(), params(), batch()
+    objective = objectives.objective(lm.model, anchors=4)
+    teacher = outputs.teacher(lm.model, objective.taps)(lm.params, given)
+    objective.loss(own, given, teacher)
+    form = dataclasses.replace(own["backbone"][CONFIG], draft_vocabulary=True)
+    kept = jnp.arange(0, agreement.VOCAB, 2)
+    small = {**own, "backbone": {**own["backbone"], CONFIG: form, "kept": kept}}
+    with pytest.raises(ConfigError, match="draft_vocabulary=True"):
+        objective.loss(small, given, teacher)

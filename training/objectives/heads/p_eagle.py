@@ -140,7 +140,8 @@ def outputs(
     """Compute a of depth 0 [B, T, D], and of the others at `order` [B, A, K - 1, D]."""
     three = jnp.stack([teacher.hidden[tap] for tap in read], 2)
     g = decoder_layer.joint(three, params["fuse"])
-    embedded = ahead(teacher.embed(batch["tokens"]), 1)
+    theirs = teacher.embed(batch["tokens"])
+    embedded = ahead(p_eagle.embed(params, batch["tokens"], theirs), 1)
     segments = batch.get("segments")
     return p_eagle.over_text(params, model.config, embedded, g, order, segments)
 

@@ -71,7 +71,7 @@ def test_copies_of_the_target_s_rows_are_compared():
     tensors["embed_tokens.weight"] = tensors["lm_head.weight"] = rows
     block_files.read(config, tensors, target(), rows, rows)
     tensors["lm_head.weight"] = rows + 1
-    with pytest.raises(CheckpointError, match="not the target's embedding"):
+    with pytest.raises(CheckpointError, match="not the target's head"):
         block_files.read(config, tensors, target(), rows, rows)
 
 
@@ -99,6 +99,31 @@ def test_fields_that_do_not_fit(change, words):
     config, tensors = block_files.write(kind, params, target())
     with pytest.raises(ConfigError, match=words):
         block_files.read({**config, **change}, tensors, target())
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"windows": (5, 7)}, r"windows=\(5, 7\)"),
+        ({"windows": (0, 7), "before_anchor": True}, "before_anchor=True"),
+        ({"draft_vocabulary": True}, "draft_vocabulary=True"),
+    ],
+)
+def test_what_the_layouts_cannot_hold(fields, words):
+    params = dflash.init(KEY, target(), **SMALL, **fields)
+    with pytest.raises(ConfigError, match=words):
+        block_files.write("dflash", params, target())
+
+
+def test_states_that_the_target_lacks():
+    """Planted: the last that it has."""
+    kind, params = made("dflash")
+    config, tensors = block_files.write(kind, params, target(), (1,))
+    last = {**config["dflash_config"], "target_layer_ids": [target().n_layers - 1]}
+    block_files.read({**config, "dflash_config": last}, tensors, target())
+    last["target_layer_ids"] = [target().n_layers]
+    with pytest.raises(ConfigError, match=r"taps=\(3,\)"):
+        block_files.read({**config, "dflash_config": last}, tensors, target())
 
 
 def test_the_alignment_is_the_config_s():

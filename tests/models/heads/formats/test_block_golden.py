@@ -49,10 +49,18 @@ def golden(name: str) -> dict[str, np.ndarray]:
         return dict(file)
 
 
-def laws(name: str, params, kind: str, read: tuple, late: int = 0):
-    """Logits of the block's slots; `late` moves the anchor of the text."""
-    given, backbone = golden(name), params["backbone"]
-    anchor = int(given["anchor"])
+def laws(given: dict, target, params, kind: str, read: tuple, late: int = 0):
+    """Logits of the block's slots; `late` moves the anchor of the text.
+
+    Args:
+        given: the arrays of a golden file.
+        target: the target's config.
+        params: the head's.
+        kind: of the head.
+        read: the states that it reads.
+        late: tokens by which the block's place is early.
+    """
+    backbone, anchor = params["backbone"], int(given["anchor"])
     rows, tokens = given["embedding"], given["tokens"]
     width = dflash.config_of(backbone).block
     hidden = given["features"].reshape(*given["features"].shape[:2], len(read), -1)
@@ -63,9 +71,9 @@ def laws(name: str, params, kind: str, read: tuple, late: int = 0):
     mask = rows[dflash.config_of(backbone).mask_token]
     x = dflash.inputs(backbone, jnp.asarray(rows[tokens[:, anchor]])[:, None], mask)
     at = jnp.full((len(tokens), 1), anchor - late, jnp.int32)
-    raw = dflash.at_anchors(backbone, target(), features, x, at)
+    raw = dflash.at_anchors(backbone, target, features, x, at)
     slots = Slot(raw, dflash.normed(backbone, raw, 1e-6))
-    head = lambda states: states @ given["head"].T
+    head = lambda states: dflash.limited(backbone, states @ given["head"].T)
     count = dflash.config_of(backbone).drafts
     assert count in (width, width - 1)
     before = tokens[:, None, anchor : anchor + count]
@@ -85,13 +93,13 @@ def test_laws_are_those_of_the_authors_code(name):
     folder = FOLDER / name
     kind, params, arguments = block_files.load(folder, target(), rows, head)
     assert arguments == {"taps": (2, 4)}
-    found, states, before = laws(name, params, kind, arguments["taps"])
+    found, states, before = laws(given, target(), params, kind, arguments["taps"])
     np.testing.assert_allclose(found, given["logits"], atol=NEAR, rtol=NEAR)
     if kind == "dspark":
         slot = Slot(states, states)
         sure = dspark.rated(params, dspark.watched(params, jnp.asarray(before), slot))
         np.testing.assert_allclose(sure, given["confidence"], atol=NEAR, rtol=NEAR)
-    planted, *_ = laws(name, params, kind, arguments["taps"], late=1)
+    planted, *_ = laws(given, target(), params, kind, arguments["taps"], late=1)
     wrong = ~np.isclose(planted, given["logits"], atol=NEAR, rtol=NEAR)
     assert wrong.any(-1).all()
 
@@ -102,7 +110,7 @@ def test_what_is_written_is_read_again(name, tmp_path):
     block_files.save(kind, tmp_path, params, target(), **arguments)
     again = block_files.load(tmp_path, target())
     assert again[0] == kind and again[2] == arguments
-    found, *_ = laws(name, again[1], kind, arguments["taps"])
+    found, *_ = laws(golden(name), target(), again[1], kind, arguments["taps"])
     np.testing.assert_allclose(found, golden(name)["logits"], atol=NEAR, rtol=NEAR)
 
 

@@ -245,6 +245,18 @@ def test_what_is_not_followed_is_refused_by_its_name(change, said):
         speculators.read({**config, **change}, tensors, TARGET)
 
 
+def test_a_window_of_no_layer_is_left_out():
+    """As trainers write it. Planted: a layer that has it."""
+    config, tensors = eagle3_folder()
+    spare = {**LAYER, "sliding_window": 8, "use_sliding_window": False}
+    full = {**spare, "layer_types": ["full_attention"]}
+    speculators.read({**config, "transformer_layer_config": full}, tensors, TARGET)
+    sliding = {**spare, "layer_types": ["sliding_attention"]}
+    with pytest.raises(ConfigError, match="sliding_window"):
+        config["transformer_layer_config"] = sliding
+        speculators.read(config, tensors, TARGET)
+
+
 def test_a_plain_rope_stays_with_the_head():
     """Of another base than the target's. Planted: the head read as the target turns."""
     config, tensors = eagle3_folder()
