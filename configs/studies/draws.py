@@ -19,7 +19,7 @@ HEADS = {"eagle3": "tiny-eagle3", "hydra": "tiny-hydra-pp"}
 MODEL = "model"  # a draft model in place of heads
 DRAWS = ("coupled", "point")
 NODES = 32  # of a tree, root included
-SHAPES = {
+SHAPES: dict[str, dict[str, object]] = {
     "chain": {"name": "topologies/chain", "length": 4},
     "static": {"name": "topologies/static"},
     "eagle2": {"name": "topologies/eagle2", "depth": 4, "nodes": NODES, "top_k": 6},
