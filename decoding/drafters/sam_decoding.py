@@ -1,4 +1,4 @@
-"""SAM-Decoding: copy after a long match of the text's end, else Token Recycling's tree.
+"""SAM-Decoding: copy after a long match of the text's end, else draft otherwise.
 
 Hu, Wang, Zhang, Zhang, Li, Chen, Zhang, *SAM Decoding: Speculative Decoding via Suffix
 Automaton*, 2025, arXiv 2411.10666. With m(p) the number of the text's last tokens that
@@ -10,13 +10,17 @@ also end at place p, of the text before its end or of a corpus,
     source        = the corpus,  if match(corpus) - bias > match(text)
                     the text     else
     draft         = the `size` tokens after p(source),      if its match >= least
-                    the tree of `drafters/token_recycling`  else
+                    the tree of `inner`                     else
 
-match(corpus) counts less `bias` there, too. The paper walks two suffix automata to the
-same places: a state keeps the first end of its suffixes, and gives way to its link, a
-shorter suffix, while too few tokens follow. Here m is compared with the text anew each
-round, and the corpus is searched in its suffix array, on the device. size, least, bias
-→ the arguments, 40, 5 and 5 in the authors' code, whose draft counts the root.
+match(corpus) counts less `bias` there, too. `inner` is Token Recycling, or any drafter
+that may miss rounds: in the paper heads of EAGLE or EAGLE-2 (`drafters/eagle` under a
+topology), here also a draft model. It runs unless all rows copy.
+
+The paper walks two suffix automata to the same places: a state keeps the first end of
+its suffixes, and gives way to its link, a shorter suffix, while too few tokens follow.
+Here m is compared with the text anew each round, and the corpus is searched in its
+suffix array, on the device. size, least, bias → the arguments, 40, 5 and 5 in the
+authors' code, whose draft counts the root.
 
 The corpus is `datastore`, a directory as `drafters/rest` has (python -m
 experiments.datastore). It is put on the device once a request, as `Shared.corpus`: 8
@@ -25,12 +29,14 @@ places differ in its last `size` tokens alone.
 
 Deviations from the paper: matches beyond `longest` tokens are alike. A draft from the
 corpus ends with its stored text, and a match that nothing follows there is none; the
-code goes on with the end-of-text token and the next text. Its fallbacks EAGLE and
-EAGLE-2 are not offered.
+code goes on with the end-of-text token and the next text. Rows of a batch choose for
+themselves. A copy has one-hot laws, so that rejection schemes accept its tokens with
+probability p.
 
-Cost per call: a comparison of [B, T] integers for each token of the longest match, and
-Token Recycling's draft; no model call. With a corpus of M tokens 2 log2(longest)
-searches, each of 2 log2(M) steps and of the least of 2 BLOCK + M / BLOCK integers.
+Cost per call: a comparison of [B, T] integers for each token of the longest match;
+where a row does not copy, that of `inner` (of Token Recycling no model call). With a
+corpus of M tokens 2 log2(longest) searches, each of 2 log2(M) steps and of the least of
+2 BLOCK + M / BLOCK integers.
 """
 
 import functools
@@ -45,7 +51,7 @@ from decoding import base, tree
 from decoding.catalogue import Card
 from decoding.drafters import token_recycling
 from decoding.text_lookup import suffix_array, suffix_match
-from decoding.tree_building import lookup_or_model
+from decoding.tree_building import lookup_or_model, replaced_drafts
 from models.errors import MethodError
 
 CARD = Card(
@@ -53,6 +59,7 @@ CARD = Card(
     guarantee=base.LAW,
     family="training-free",
     data=("datastore",),
+    parts=("inner",),
     needs=("vocab_size",),
     examples={"size": 5, "least": 2, "bias": 1, "choices": ((0,), (1,), (0, 0))},
     sources=("hu2025sam",),
@@ -60,10 +67,18 @@ CARD = Card(
 
 
 @struct.dataclass
-class Shared:
-    """What all rows share."""
+class Row:
+    """The inner drafter's state, and whether the draft is a copy."""
 
-    learned: Any  # Token Recycling's
+    inner: Any
+    copied: Array  # bool[B]
+
+
+@struct.dataclass
+class Shared:
+    """The inner drafter's shared state, and the corpus."""
+
+    inner: Any
     corpus: Any  # `suffix_array.FirstPlaces`; (): none
 
 
@@ -84,6 +99,7 @@ def drafter(
     choices: tuple[tuple[int, ...], ...] = token_recycling.CHOICES,
     datastore: str = "",
     bias: int = 5,
+    inner: base.Drafter | None = None,
 ) -> base.Drafter:
     """Copy at most `size` tokens after a match of `least` or more.
 
@@ -95,6 +111,12 @@ def drafter(
         k, choices: of `drafters/token_recycling`.
         datastore: directory of the corpus; "": the text alone is searched.
         bias: tokens that a match of the corpus counts less.
+        inner: drafts where nothing is copied; it must be able to miss rounds
+            (`Drafter.pauses`). None: Token Recycling.
+
+    Raises:
+        MethodError: a number out of its range, a datastore that cannot be read, or an
+            `inner` that may not miss rounds.
     """
     if size < 1 or not 1 <= least <= longest:
         raise MethodError(
@@ -108,43 +130,58 @@ def drafter(
             f"longest={longest}: a datastore is sorted by {suffix_array.DEPTH} tokens, "
             "so compare no more"
         )
-    other = token_recycling.drafter(vocab_size, k, choices)
-    nodes, depth = max(size + 1, other.nodes), max(size, other.depth)
+    if inner is None:
+        inner = token_recycling.drafter(vocab_size, k, choices)
+    if not (inner.pauses or inner.reads_text):
+        raise MethodError(
+            "copies would stand in the place of drafts that this inner drafter must "
+            "see verified: use drafters/token_recycling, a head, or a draft model"
+        )
+    writer = inner
+    nodes, depth = max(size + 1, writer.nodes), max(size, writer.depth)
     corpus: Any = ()
     if datastore:
         corpus = suffix_array.first_places(suffix_array.load(datastore))
 
-    def inner(state: base.State) -> base.State:
-        return base.State(state.row, state.shared.learned)
-
     def init(ctx: base.Context) -> base.State:
-        first = other.init(ctx)
+        first, none = writer.init(ctx), jnp.zeros(ctx.length.shape, bool)
         held = jax.tree.map(jnp.array, corpus)  # copied: states are updated in place
-        return base.State(first.row, Shared(first.shared, held))
+        return base.State(Row(first.row, none), Shared(first.shared, held))
 
     def draft(keys, ctx: base.Context, state: base.State):
-        grown, _, cache = other.draft(keys, ctx, inner(state))
+        held = state.shared.corpus
         last = suffix_match.last_tokens(ctx.tokens, ctx.length, longest)
         match = _in_text(ctx, last, size)
-        if state.shared.corpus:
-            stored = _in_corpus(state.shared.corpus, last, size)
+        if held:
+            stored = _in_corpus(held, last, size)
             match = _better(match, stored._replace(length=stored.length - bias))
         copied = match.length >= least
-        count = jnp.where(copied, match.num, 0)
+        copies = tree.chain(ctx.root, match.tokens, jnp.where(copied, match.num, 0))
+        own = base.State(state.row.inner, state.shared.inner)
+        grown, own, cache = replaced_drafts.draft(writer, keys, ctx, own, copied)
         fused = lookup_or_model.either(
             copied,
-            lookup_or_model.wider(tree.chain(ctx.root, match.tokens, count), nodes),
+            lookup_or_model.wider(copies, nodes),
             lookup_or_model.wider(grown, nodes),
             depth,
         )
-        return fused, state, cache
+        return fused, base.State(Row(own.row, copied), Shared(own.shared, held)), cache
 
     def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
-        after = other.observe(ctx, inner(state), outcome)
-        return base.State(after.row, state.shared.replace(learned=after.shared))
+        row, shared = state.row, state.shared
+        own = base.State(row.inner, shared.inner)
+        own = replaced_drafts.observe(writer, ctx, own, outcome, row.copied)
+        row, shared = row.replace(inner=own.row), shared.replace(inner=own.shared)
+        return base.State(row, shared)
 
-    return other._replace(
-        init=init, draft=draft, observe=observe, nodes=nodes, depth=depth
+    return writer._replace(
+        init=init,
+        draft=draft,
+        observe=observe,
+        nodes=nodes,
+        depth=depth,
+        blocks=(*writer.blocks, writer.nodes, size + 1),
+        reads_parts=writer.reads_parts and writer.reads_text,
     )
 
 

@@ -1,16 +1,17 @@
 """SAM-Decoding's copies against suffix automata, walked as in the paper."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from decoding import Method, base
+from decoding import Method, base, tree
 from decoding.conformance import kit as conformance
-from decoding.drafters import sam_decoding
+from decoding.drafters import sam_decoding, token_recycling
 from decoding.text_lookup import suffix_array
+from decoding.tree_building import draft_model, replaced_drafts
 from models.errors import MethodError
 from tests.decoding.drafters import kit
 
@@ -268,6 +269,107 @@ def test_texts_with_and_without_a_corpus():
         assert out.tokens == plain
         calls.append(int(out.stats.target_calls.sum()))
     assert calls[0] == calls[2] != calls[1]
+
+
+CASES = conformance.cases()
+PROMPTS = [*conformance.PROMPTS[:3], [1, 2, 3, 4, 5, 6, 1, 2, 3, 4, 5, 6]]
+
+
+def accepted() -> tuple[list[int], int]:
+    """Accepted drafts of rounds of a perfect draft model, and the number of copies."""
+    method = CASES["sam_decoding-model"]  # drafts of 3, copies of 5
+    run = conformance.Run(method, 0.8, draft=conformance.TARGET).alter()
+    own, copied = [], 0
+    for state, count, room in kit.rounds(run, PROMPTS):
+        is_copy = np.asarray(state.drafter.row.copied)
+        own += count[room & ~is_copy].tolist()
+        copied += int((count[room & is_copy] > 0).sum())
+    return own, copied
+
+
+@pytest.mark.long
+def test_a_draft_model_keeps_up():
+    """The target as draft: its own drafts are all accepted, also after copies."""
+    own, copied = accepted()
+    assert len(own) > 8 and set(own) == {3} and copied > 2
+
+
+@pytest.mark.long
+def test_fault_a_draft_model_that_does_not_read_copies(monkeypatch):
+    """Planted: the cache is taken to hold what was copied; acceptance drops."""
+
+    def forget(model, params, cache, ctx, size):
+        return cache.replace(length=ctx.length - 1), jnp.int32(0)
+
+    monkeypatch.setattr(draft_model, "catch_up", forget)
+    assert min(accepted()[0]) < 3
+
+
+def head_states(rounds: int = 12) -> tuple[Any, Any, int]:
+    """EAGLE's states after rounds, those of a prefill of the texts, rounds of both."""
+    run = conformance.Run(CASES["sam_decoding-eagle"], 0.8).alter()
+    state, mixed = run.start(PROMPTS), 0
+    for _ in range(rounds):
+        state = run.advance(state, 1)
+        mixed += len(set(np.asarray(state.drafter.row.copied).tolist())) == 2
+    texts = [
+        [*prompt, *more]
+        for prompt, more in zip(PROMPTS, conformance.texts(state, PROMPTS))
+    ]
+    fresh = run.start(texts, new=4)
+    return state.drafter.row.inner, fresh.drafter.row.inner, mixed
+
+
+def test_heads_keep_up():
+    """After copies the head's state is that of the text, however it was drafted."""
+    inner, fresh, mixed = head_states()
+    assert mixed > 1
+    np.testing.assert_array_equal(inner.cache.length, fresh.cache.length)
+    np.testing.assert_allclose(inner.own, fresh.own, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.long
+def test_fault_heads_that_are_not_told_of_copies(monkeypatch):
+    """Planted: a row that copied is left out of what the head observes."""
+    sound = replaced_drafts._of_rows
+
+    def own_alone(outcome, rows):
+        return sound(outcome, rows & (not outcome.is_pause))
+
+    monkeypatch.setattr(replaced_drafts, "_of_rows", own_alone)
+    inner, fresh, _ = head_states()
+    assert (np.asarray(inner.cache.length) < fresh.cache.length).any()
+
+
+@pytest.mark.parametrize(("copied", "calls"), [(True, 0), (False, 1)])
+def test_an_inner_drafter_rests_where_all_rows_copy(copied, calls):
+    """Planted: one row of two that copies nothing."""
+    counted = []
+
+    def draft(keys, ctx, state):
+        jax.debug.callback(lambda: counted.append(1))
+        nodes = tree.chain(ctx.root, ctx.tokens[:, :2], jnp.full_like(ctx.length, 2))
+        return nodes, state, ctx.cache
+
+    inner = token_recycling.drafter(VOCAB, **SMALL)
+    inner = inner._replace(draft=draft, nodes=3, depth=2, reads_text=False)
+    drafter = sam_decoding.drafter(VOCAB, 3, 2, inner=inner)
+    rows = [[1, 2, 3] * 3, [1, 2, 3] * 3 if copied else [1, 2, 3]]
+    found = drafted(drafter, rows)
+    jax.effects_barrier()
+    assert len(counted) == calls
+    assert found == [[1, 2, 3], [1, 2, 3] if copied else [1, 2]]
+
+
+def test_an_inner_drafter_in_a_config():
+    config = {"name": "drafters/sam_decoding", "inner": "drafters/eagle"}
+    method = Method.from_config({"drafter": config})
+    assert method.needs >= {"heads", "model", "topology"}
+    with pytest.raises(MethodError, match="must see verified"):
+        plain = token_recycling.drafter(VOCAB)
+        sam_decoding.drafter(
+            VOCAB, inner=plain._replace(pauses=False, reads_text=False)
+        )
 
 
 @pytest.mark.parametrize(
