@@ -11,13 +11,17 @@ replayed twice, and the second time counts. Hardware: any; a minute for some hun
 records.
 
 Papers: Token Recycling (arXiv 2408.08696), CopySpec (2502.08923), SuffixDecoding
-(2411.04975), ADED (2407.12021), REST (2311.08252).
+(2411.04975), ADED (2407.12021), REST (2311.08252), SAM-Decoding (2411.10666).
 
 `suffix_fixed_L` is SuffixDecoding with L drafts whatever the length of the match.
-`aded_corpus` and `rest_corpus` have the same text and the same memory: with
+`aded_corpus`, `rest_corpus` and `sam_decoding_corpus` have the same text, and the first
+two the same memory: with
 python -m experiments.datastore --text=... --most=851968 --out=runs/datastore
-REST's index takes the 6.8 MB of ADED's table. Run them with
-'--config.methods=("aded_corpus","rest_corpus")'.
+REST's index, which SAM-Decoding searches too, takes the 6.8 MB of ADED's table. Run
+them with '--config.methods=("aded_corpus","rest_corpus","sam_decoding_corpus")'.
+
+LogitSpec is left out: it takes the runners-up of a token for guesses of the token after
+it, and a record's are the text's own bigrams, guesses of the token itself.
 """
 
 import ml_collections
@@ -41,6 +45,7 @@ def get_config() -> ml_collections.ConfigDict:
         "copyspec",
         "token_recycling",
         "suffix_decoding",
+        "sam_decoding",
         "lookahead",
         "aded",
         *(f"suffix_fixed_{n}" for n in FIXED),
@@ -59,7 +64,7 @@ def get_config() -> ml_collections.ConfigDict:
         f"{name}_corpus": {
             "drafter": {"name": f"drafters/{name}", "datastore": "runs/datastore"}
         }
-        for name in ("aded", "rest")
+        for name in ("aded", "rest", "sam_decoding")
     }
     # Pairs (more, less) of methods compared in tokens a call.
     config.directions = (
@@ -68,6 +73,9 @@ def get_config() -> ml_collections.ConfigDict:
         ("suffix_decoding", "token_recycling"),
         ("copyspec", "token_recycling"),
         *(("suffix_decoding", f"suffix_fixed_{n}") for n in FIXED),
+        ("sam_decoding", "token_recycling"),
+        ("sam_decoding", "prompt_lookup"),
         ("aded_corpus", "rest_corpus"),
+        ("sam_decoding_corpus", "rest_corpus"),
     )
     return config

@@ -1,4 +1,4 @@
-"""Twenty-two methods on Spec-Bench's questions, category by category, and REST.
+"""Twenty-five methods on Spec-Bench's questions, category by category, and REST.
 
 Xia et al., *Unlocking Efficiency in Large Language Model Inference*, 2024, arXiv
 2401.07851, github.com/hemingkx/Spec-Bench. Any JSONL with `turns` or `prompt` works.
@@ -6,7 +6,8 @@ Xia et al., *Unlocking Efficiency in Large Language Model Inference*, 2024, arXi
 python -m experiments.run --config=configs/spec_bench.py --workdir=runs/spec_bench \\
     --config.data=question.jsonl
 
-REST reads a datastore of texts: make one, and name it behind the recipe.
+REST and `sam_decoding_corpus` read a datastore of texts: make one, and name it behind
+the recipe.
 
 python -m experiments.datastore --model=tiny --text=DIRECTORY --out=runs/datastore
 python -m experiments.run --config=configs/spec_bench.py:runs/datastore ...
@@ -17,7 +18,12 @@ Expected: `identical_to_plain` true in every row, whatever the temperature.
 
 import ml_collections
 
-HEADS = {"hydra_pp": "tiny-hydra-pp", "eagle3": "tiny-eagle3"}  # shipped with `tiny`
+# Shipped with `tiny`.
+HEADS = {
+    "hydra_pp": "tiny-hydra-pp",
+    "eagle3": "tiny-eagle3",
+    "sam_eagle3": "tiny-eagle3",
+}
 DRAFTERS = (
     "model_chain",
     "model_tree",
@@ -28,6 +34,8 @@ DRAFTERS = (
     "copyspec",
     "token_recycling",
     "suffix_decoding",
+    "sam_decoding",
+    "logitspec",
     "lookahead",
     "aded",
     "copyspec_model",
@@ -52,16 +60,35 @@ def get_config(datastore: str = "") -> ml_collections.ConfigDict:
     config.tasks = ()  # every category of the file
     config.width = ("auto",)  # "paper" too: each method at its own size as well
     config.methods = ("plain", *DRAFTERS, *HEADS)
+    sam = {"name": "drafters/sam_decoding"}
+    # A head in Token Recycling's place, under the tree that the head has alone.
+    variants: dict[str, dict] = {
+        "sam_eagle3": {
+            "drafter": {**sam, "inner": "drafters/eagle3"},
+            "topology": {
+                "name": "topologies/eagle2",
+                "depth": 5,
+                "nodes": 32,
+                "top_k": 6,
+            },
+        }
+    }
     if datastore:
         rest = {"drafter": {"name": "drafters/rest", "datastore": datastore}}
-        config.variants = {"rest": rest}
-        config.methods += ("rest",)
+        stored = {"drafter": {**sam, "datastore": datastore}}
+        variants |= {"rest": rest, "sam_decoding_corpus": stored}
+        config.methods += ("rest", "sam_decoding_corpus")
+    config.variants = variants
     # In tokens a call; none of plain decoding, below which no method falls.
     config.directions = (
         ("token_recycling", "prompt_lookup"),
         ("token_recycling", "lookahead"),
         ("copyspec", "token_recycling"),
         ("suffix_decoding", "token_recycling"),
+        ("sam_decoding", "token_recycling"),
+        ("sam_decoding", "prompt_lookup"),
+        ("sam_eagle3", "eagle3"),
+        ("logitspec", "prompt_lookup"),
         ("copyspec_model", "model_chain"),
         ("suffix_model", "model_chain"),
         ("sequoia", "specinfer"),

@@ -4,6 +4,10 @@ Hu et al., *SAM Decoding*, 2025, arXiv 2411.10666; 39 tokens after a match of 5 
 
 python -m experiments.generate --model=tiny --method=sam_decoding --prompt="def main("
 
+With the arguments `datastore`, which python -m experiments.datastore makes of texts, it
+copies from a corpus too. With `inner`, as "drafters/eagle3", and a topology it drafts
+with a head or a model where nothing is copied: `sam_eagle3` of configs/spec_bench.py.
+
 Paper:   2.27x, 3.03 tokens a call with Token Recycling, Vicuna-7B, Spec-Bench, A6000.
 Here:    not measured yet.
 """

@@ -130,6 +130,13 @@ KINDS = ("topologies/chain", "topologies/static", "topologies/eagle2")
 BUILT_ON_MODEL = ("topologies/chain", "topologies/eagle2")
 # Heads run with the static tree, and these with their papers' dynamic tree.
 GROWING = ("drafters/eagle", "drafters/eagle3", "drafters/fspad")
+# Drafters with another one inside run with these, too: by it, and by its topology.
+INNER = {
+    "drafters/sam_decoding": {
+        "drafters/eagle": "topologies/eagle2",
+        "drafters/model": "topologies/chain",
+    }
+}
 # Static trees by another name: tests of their laws and shapes suffice.
 SHAPES = ("topologies/specinfer", "topologies/rsd_c", "topologies/sequoia")
 
@@ -144,6 +151,11 @@ def cases() -> dict[str, Method]:
     methods: dict[str, Method] = {}
     for name in drafters():
         methods |= cases_of(name)
+    for name, inners in INNER.items():
+        for inner, grown in inners.items():
+            short = "-".join(part.split("/")[1] for part in (name, inner))
+            drafter = spec(name, inner=inner)
+            methods[short] = Method(drafter, topology=spec(grown), transforms=COMMON)
     for name in catalogue.names("exits"):
         methods[name.split("/")[1]] = exiting(name)
     return methods
@@ -218,7 +230,8 @@ def exit_params(name: str, depth: int = 2, width: int = 8):
 def drafts(method: Method, lm=None) -> dict | None:
     """Return the draft model, heads and predictors that the method needs."""
     needs, params = method.needs, {}
-    for part in method.parts:
+    inner = (x for p in method.parts if type(p) is Spec for x in p.inner.values())
+    for part in (*method.parts, *inner):
         if "heads" in part.card.needs and part is not method.topology:
             params["heads"] = heads(part.name)
     if method.exit is not None and "exits" in needs:

@@ -30,7 +30,7 @@ from jax import Array, lax
 from decoding import base, tree
 from decoding.catalogue import Card
 from decoding.drafters import plain, rasd
-from decoding.tree_building import lookup_or_model
+from decoding.tree_building import lookup_or_model, replaced_drafts
 from models.errors import MethodError
 
 CARD = Card(
@@ -85,15 +85,7 @@ def drafter(inner: base.Drafter | None = None, tokens: int = 8) -> base.Drafter:
         if writer.reads_text:
             return writer.observe(ctx, state, outcome)
         own, forced = _inner(writer, state), state.row.forced
-        if not outcome.is_round:
-            return _outer(writer, writer.observe(ctx, own, outcome), forced)
-        missed, whole = _missed(outcome), _cut(outcome, writer)
-        own = lax.cond(
-            (forced & outcome.active).any(),
-            lambda own: writer.observe(ctx, own, missed),
-            lambda own: writer.observe(ctx, own, whole),
-            own,
-        )
+        own = replaced_drafts.observe(writer, ctx, own, outcome, forced)
         return _outer(writer, own, forced)
 
     depth = max(writer.depth, tokens)
@@ -164,29 +156,3 @@ def _path_first(tokens, parents, there, values, count) -> Array:
     path = lax.scan(step, jnp.int32(0), (values, live))[1]
     off = jnp.ones(there.shape, bool).at[path].set(False).at[0].set(False)
     return jnp.argsort(off, stable=True).astype(jnp.int32)
-
-
-def _cut(outcome: base.Outcome, writer: base.Drafter) -> base.Outcome:
-    """Return a round without forced text as the inner drafter's own."""
-    size, deep = writer.nodes, writer.depth
-    whole, verdict = outcome.tree, outcome.verdict
-    cut = lambda x: x[:, :size] if jnp.ndim(x) > 1 else x
-    nodes = replace(jax.tree.map(cut, whole), depth=deep)
-    verdict = replace(verdict, path=verdict.path[:, :deep])
-    target, warped = jax.tree.map(cut, (outcome.target, outcome.warped))
-    return replace(outcome, tree=nodes, verdict=verdict, target=target, warped=warped)
-
-
-def _missed(outcome: base.Outcome) -> base.Outcome:
-    """Return a round's tokens as those of a pause: a chain that is all accepted."""
-    verdict = outcome.verdict
-    values, _ = tree.committed(outcome.tree, verdict)
-    rows, deep = verdict.path.shape
-    at = jnp.concatenate([jnp.zeros((rows, 1), jnp.int32), verdict.path], 1)
-    seen = jax.tree.map(lambda x: tree.pick(x, at), outcome.target)
-    root, count = outcome.tree.tokens[:, 0], jnp.maximum(verdict.count, 0)
-    chunk = tree.chain(root, values[:, :deep], count, calls=outcome.tree.calls)
-    path = jnp.broadcast_to(jnp.arange(1, deep + 1, dtype=jnp.int32), (rows, deep))
-    path = jnp.where(jnp.arange(deep) < count[:, None], path, 0)
-    told = base.Verdict(path, verdict.count, verdict.token)
-    return base.Outcome(chunk, told, seen, None, outcome.active, is_pause=True)

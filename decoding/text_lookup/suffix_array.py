@@ -19,6 +19,7 @@ from models.errors import MethodError
 
 DEPTH = 64
 END = -1
+BLOCK = 1024  # entries of `order` of which the least is kept
 FILES = ("tokens.npy", "order.npy")
 COMMAND = "python -m experiments.datastore --model=M --text=FILE --out=DIRECTORY"
 
@@ -28,6 +29,13 @@ class Datastore(NamedTuple):
 
     tokens: Any  # int32[M]; END after each text
     order: Any  # int32[M]
+
+
+class FirstPlaces(NamedTuple):
+    """A datastore in which the first of many places is found."""
+
+    store: Datastore
+    least: Any  # int32[M / BLOCK]: of each block of `order`, the least
 
 
 def build(texts: Iterable[Sequence[int]]) -> Datastore:
@@ -81,6 +89,13 @@ def load(directory: str | os.PathLike) -> Datastore:
     return store
 
 
+def first_places(store: Datastore) -> FirstPlaces:
+    """Read a datastore into memory, with the least entry of each block of `order`."""
+    tokens, order = (np.asarray(array) for array in store)
+    starts = np.arange(0, len(order), BLOCK)
+    return FirstPlaces(Datastore(tokens, order), np.minimum.reduceat(order, starts))
+
+
 def find(store: Datastore, query: Array, size: Array) -> tuple[Array, Array]:
     """★ Find the range [low, high) of `order` whose suffixes begin with a query.
 
@@ -111,3 +126,46 @@ def find(store: Datastore, query: Array, size: Array) -> tuple[Array, Array]:
         return lax.fori_loop(0, total.bit_length() + 1, halve, ends)[0]
 
     return bound(False), bound(True)
+
+
+def first_match(places: FirstPlaces, last: Array, bar: Array) -> tuple[Array, Array]:
+    """★ Find the most of a text's last tokens that end at place `bar` or before it.
+
+    Fewer of them end no later. So halving finds how many.
+
+    Args:
+        places: the datastore.
+        last: int32[Q], the latest token first, -1 before the text; Q <= DEPTH.
+        bar: int32[], a place in `tokens`.
+
+    Returns:
+        How many tokens int32[], and the first place where they end int32[]; of no
+        tokens -1.
+    """
+    index = jnp.arange(last.shape[0], dtype=jnp.int32)
+
+    def first_end(size: Array) -> Array:
+        query = last[jnp.maximum(size - 1 - index, 0)]
+        return _least(places, *find(places.store, query, size)) + size - 1
+
+    def halve(_, ends: tuple) -> tuple:
+        low, high = ends
+        middle = (low + high + 1) // 2
+        fits = first_end(middle) <= bar
+        return jnp.where(fits, middle, low), jnp.where(fits, high, middle - 1)
+
+    ends = (jnp.int32(0), (last >= 0).sum(dtype=jnp.int32))
+    size, _ = lax.fori_loop(0, last.shape[0].bit_length(), halve, ends)
+    return size, first_end(size)
+
+
+def _least(places: FirstPlaces, low: Array, high: Array) -> Array:
+    """★ Return the least of `order[low:high]`, int32[]; M of none."""
+    order, total = places.store.order, places.store.tokens.shape[0]
+    block = jnp.arange(places.least.shape[0], dtype=jnp.int32) * BLOCK
+    whole = (block >= low) & (block + BLOCK <= high)
+    index = jnp.arange(BLOCK, dtype=jnp.int32)
+    ends = jnp.concatenate([low + index, high - 1 - index])  # of parts of blocks
+    some = order[jnp.clip(ends, 0, total - 1)]
+    some = jnp.where((ends >= low) & (ends < high), some, total)
+    return jnp.minimum(jnp.where(whole, places.least, total).min(), some.min())

@@ -16,6 +16,7 @@ RARE = (
     "rapid-eagle2",
     "rasd-eagle2",
     "s2d-chain",
+    "sam_decoding-model",
     "suffix_model-eagle2",
     "masked_diffusion-eagle2",
     "pard-eagle2",
@@ -45,7 +46,7 @@ ALIKE = (
     *("model-eagle2", "eagle3-eagle2", "lookahead", "speculative_jacobi", "pearl"),
     *("ead", "specee", "first", "forced", "masked_diffusion-chain"),
     *("dflash-best_first", "dflash2-best_first", "treeflash-best_first"),
-    *("domino-static", "p_eagle-static", "pard-chain"),
+    *("domino-static", "p_eagle-static", "pard-chain", "sam_decoding-eagle"),
 )
 
 

@@ -63,6 +63,10 @@ METHODS = (
     ),
     Method(exit=Spec("exits/skipdecode", least=2, tokens=8)),
     Method(Spec("drafters/dspark"), topology=TABLE),
+    Method(
+        Spec("drafters/sam_decoding", size=4, least=2, inner="drafters/model"),
+        topology=CHAIN,
+    ),
 )
 MADE = re.compile(r"= \(?\w+\[([\d,]+)\]\S* (copy|transpose|concatenate|pad)\(")
 

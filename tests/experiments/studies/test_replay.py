@@ -13,7 +13,7 @@ from decoding import Method, Spec
 from experiments import run
 from experiments.measurement import paired_difference
 from experiments.recipes import settings
-from experiments.studies import replay
+from experiments.studies import common, replay
 from models.errors import ConfigError, DataError
 from models.synthetic import recorded
 
@@ -59,6 +59,32 @@ def test_calls_by_hand():
     plain = replay.replay(Method(), RECORDS, Numbers())
     assert plain["tokens_per_call"] == 1.0 and plain["new_tokens"] == 80
     assert plain["wasted"] == 0.0 and plain["accepted_by_depth"] == []
+
+
+def test_copies_and_an_inner_drafter():
+    """Ten tokens come again twice: copied after five of them, fewer calls than alone.
+
+    Planted: no match is long enough, so that Token Recycling drafts every round.
+    """
+    calls = lambda *arguments: replay.replay(
+        Method(*arguments), RECORDS[1:2], Numbers()
+    )["target_calls"]
+    copies = calls(Spec("drafters/sam_decoding"))
+    alone = calls(Spec("drafters/token_recycling"))
+    assert copies < alone
+    assert calls(Spec("drafters/sam_decoding", least=64)) == alone
+
+
+def test_methods_of_the_recipe():
+    """All of them run without a model; those of a corpus once there is one."""
+    config = settings.load("configs/replay.py")
+    assert {"sam_decoding", "token_recycling"} < set(config.methods)
+    named = common.methods(config)
+    assert not {"draft", "heads"} & {n for m in named.values() for n in m.needs}
+    compared = {name for pair in config.directions for name in pair}
+    assert compared <= {*named, *config.variants}
+    # Planted: a pair of a method that the recipe does not have.
+    assert not compared | {"logitspec"} <= {*named, *config.variants}
 
 
 def test_memory_goes_from_record_to_record():
