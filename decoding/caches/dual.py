@@ -5,7 +5,8 @@ and Parallel Decoding*, 2025, arXiv 2505.22618, section 3.2 ("DualCache").
 
 The first forward of a block runs the whole canvas; those after it run the block alone,
 over the kept keys of the text before it and of the masks behind it. Approximate: all
-kept keys saw the block as masks.
+kept keys saw the block as masks. Where a law is at the position before its own, the one
+before the block runs with it.
 """
 
 import jax.numpy as jnp

@@ -129,6 +129,8 @@ def denoise(
             read = [p for p in read if p in soon]
         run = _runs(policy, locals(), refresh, block)
         run |= {p - shift for p in read}
+        if policy in ("prefix", "dual"):
+            run.add(lo - shift)
         found = cache.run(seen, [p for p in run if 0 <= p < limit], sees)
         guesses = {}
         for p in read:

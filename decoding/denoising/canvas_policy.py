@@ -23,8 +23,9 @@ class CanvasPolicy(NamedTuple):
     """What of a canvas runs, and what its nodes see.
 
     - `run(canvas, wanted bool[T]) -> bool[T]` ★: the positions to run, for the laws of
-      the `wanted` open ones; the loop adds those whose states give these laws, and cuts
-      at the canvas's limit.
+      the `wanted` open ones; the loop adds those whose states give these laws (for a
+      steady policy that of the block's first in all its steps), and cuts at the
+      canvas's limit.
     - `widths(tokens, window, canvas) -> sizes`: numbers of nodes that are worth a
       program of their own, for a buffer, a window and a canvas of such sizes. The
       largest, `tokens`, is added.

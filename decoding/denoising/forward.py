@@ -79,7 +79,12 @@ def plan(
             wanted &= soon | beginning(canvas)
         reads = wanted
         if shifted:
-            reads, source = jnp.roll(wanted, -1), jnp.maximum(source - 1, 0)
+            # The first one's law is before the block. A policy of blocks runs it to the
+            # block's end, as the others, so that kept keys are of the state alone.
+            whole = policy.steady and not policy.block
+            first = whole & (place == canvas.lo) & (canvas.lo > 0)
+            reads = jnp.roll(wanted | first, -1)
+            source = jnp.maximum(source - 1, 0)
         run = (policy.run(canvas, wanted) | reads) & (place < canvas.limit)
         return run & active, source
 
