@@ -46,9 +46,9 @@ def get_config() -> ml_collections.ConfigDict:
     config.directions = tuple(directions)
     config.tasks = ("code", "text")
     config.temperatures = (0.8,)
-    config.seeds = (0, 1)
-    config.prompts = 16
-    config.batch = 16
+    config.seeds = (0, 1, 2)
+    config.prompts = 8
+    config.batch = 8
     config.prompt_tokens = 128
     config.max_new_tokens = 96
     config.repeats = 1
