@@ -10,9 +10,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import Array
 
 from decoding import base, tree
+from decoding.loops import block_choice
 
 
 def draft(
@@ -76,13 +77,9 @@ def observe(
 
 
 def _once(wanted: Array, change: Callable[[Any], Any], value: Any) -> Any:
-    """Return `change(value)` where `wanted`, else `value`.
-
-    A loop of one turn or none: its carry stays in place, where `lax.cond` would copy
-    caches.
-    """
-    body = lambda carry: (jnp.bool_(False), change(carry[1]))
-    return lax.while_loop(lambda carry: carry[0], body, (wanted, value))[1]
+    """Return `change(value)` where `wanted`, else `value`, in place."""
+    choice = jnp.where(wanted, 0, 1)
+    return block_choice.one_of(choice, [lambda value: (change(value),)], value)[0]
 
 
 def _of_rows(outcome: base.Outcome, rows: Array) -> base.Outcome:

@@ -8,7 +8,7 @@ import numpy as np
 from experiments.studies import list_models
 from experiments.studies import parallel_lists_tables as tables
 
-RANDOM = "diffusion/llada"  # commits a number of positions that the step alone decides
+FIXED = "diffusion/llada"  # commits a number of positions that the step alone decides
 
 
 def made(config: Any, rows: tables.Rows) -> list[dict[str, Any]]:
@@ -40,7 +40,7 @@ def fixed(config: Any, temperature: float) -> list[str]:
         for arm in config.arms
         if not other & {*arm}
         and arm.get("temperature", 0.0) == temperature
-        and [part["name"] for part in arm["schedule"]] == [RANDOM]
+        and [part["name"] for part in arm["schedule"]] == [FIXED]
     ]
 
 
