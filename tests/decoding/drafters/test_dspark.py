@@ -1,11 +1,13 @@
 """DSpark's heads in the loop: every token corrects the law of the next."""
 
 import functools
+import types
 
 import jax
 import jax.numpy as jnp
 import pytest
 
+from decoding.drafters import dspark as drafter
 from models.heads import dspark as heads
 from models.heads.modules import block_head
 from tests.decoding.drafters import agreement
@@ -34,7 +36,8 @@ def test_fault_the_correction_of_the_anchor_alone(monkeypatch):
         first = tokens[:, :1] if tokens.ndim == 2 else tokens
         return sound(params, carry, jnp.zeros_like(tokens) + first * 0, embedded, slot)
 
-    monkeypatch.setattr(heads, "HEAD", heads.HEAD._replace(step=step))
+    wrong = types.SimpleNamespace(HEAD=heads.HEAD._replace(step=step))
+    monkeypatch.setattr(drafter, "dspark", wrong)  # training keeps the sound one
     assert loop.__wrapped__("vanilla").agrees() is False
     monkeypatch.undo()
     assert run.agrees()
