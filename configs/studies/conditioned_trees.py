@@ -62,6 +62,8 @@ def get_config() -> ml_collections.ConfigDict:
     c.timed = 16  # drafts of the arms whose speed is measured; 0: none
     c.alone = 8  # prompts that are timed, one at a time
     c.repeats = 3
+    # Parameters of the target beside whose call the drafts are timed; 0: none are.
+    c.larger = 29_000_000
     c.directions = (
         ("conditioned", "chain"),
         ("marginal", "chain"),

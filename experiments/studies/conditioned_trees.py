@@ -2,7 +2,8 @@
 
 Every arm verifies at most as many drafts a call as its budget. Tokens a call are
 counted, and nothing of that is timed. One budget's arms are then timed beside plain
-decoding, one text at a time, with the widths that decode fastest here.
+decoding, one text at a time, with the widths that decode fastest here; and the drafts
+of the largest budget by themselves, beside a call of a target of usual size.
 """
 
 import functools
@@ -10,9 +11,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import models
-from decoding import Method, recipes
+from decoding import Method, Spec, recipes
 from experiments import console
 from experiments.measurement import (
+    block_width_cost,
+    draft_times,
     followed_steps,
     machine,
     measured_row,
@@ -29,6 +32,7 @@ from models.errors import ConfigError
 from models.heads.formats import native
 
 Row = dict[str, Any]
+BLOCK = "block alone"
 
 
 def entries(config: Any) -> list[Entry]:
@@ -91,6 +95,13 @@ def run(config: Any, store: RunFolder, lm: Any = None) -> dict[str, Any]:
                 )
                 speeds.append(store.make("times", cell.key, work)["row"])
                 bar.done(common.line(speeds[-1]))
+    costs = None
+    if config.larger:
+        largest = max(e.budget for e in listed)
+        arms = [e for e in listed if e.budget == largest]
+        prompt = prompts[config.tasks[0]][0]
+        work = functools.partial(cost, config, alone, arms, prompt)
+        costs = store.make("parts", "draft_times", work)
     ordered = sorted(rows, key=lambda row: (row["temperature"], row["budget"]))
     by = {"budget": "drafts", "temperature": "T"}
     tables = [
@@ -99,6 +110,7 @@ def run(config: Any, store: RunFolder, lm: Any = None) -> dict[str, Any]:
         followed(ordered),
     ]
     tables += [times(speeds)] if speeds else []
+    tables += [draft_cost(costs)] if costs else []
     plots = [tree_budget.plot(rows, t) for t in config.temperatures]
     return common.study(store, trees=rows, tables=tables, plots=plots)
 
@@ -110,6 +122,45 @@ def counted(
     row = tree_budget.row(bench, entry, task, t, prompts, seed)
     case = Case(entry.method, t)
     return {**row, "followed": followed_steps.counts(bench, case, prompts, seed)}
+
+
+def cost(config: Any, alone: Bench, arms: Sequence[Entry], prompt: Any) -> Row:
+    """Time the drafts of `arms`, and a call of a target of `config.larger` parameters.
+
+    The call's block holds as many nodes as the largest tree.
+    """
+    drafter, one = arms[0].method.drafter, Spec("topologies/chain", length=1)
+    methods = {BLOCK: Method(drafter, topology=one)}
+    methods.update((e.name, e.method) for e in arms)
+    cases = {name: Case(method, 0.8) for name, method in methods.items()}
+    nodes = max(e.budget for e in arms) + 1
+    lm = common.enlarged(config, alone.lm)
+    sizes = (len(prompt), alone.size)
+    call = block_width_cost.call_times(lm, (1, nodes), *sizes)[-1]
+    drafts = draft_times.draft_times(alone, cases, prompt)
+    return {"drafts": drafts, "call": call, "parameters": config.larger}
+
+
+def draft_cost(costs: Row) -> dict[str, Any]:
+    """Make the table of drafts' times; see `cost`."""
+    call, alone = costs["call"]["ms"], costs["drafts"][BLOCK]["ms"]
+    lines = []
+    for name, each in costs["drafts"].items():
+        low, high = each["ms_quartiles"]
+        more = each["ms"] - alone
+        shares = ("–", "–") if name == BLOCK else (f"{more:.2f}", f"{more / call:.1%}")
+        lines.append([name, f"{each['ms']:.2f} ({low:.2f}–{high:.2f})", *shares])
+    nodes = costs["call"]["width"]
+    return {
+        "title": "What a table and its tree cost",
+        "heads": ["tree", "ms a draft", "ms above the block's", "of the call"],
+        "lines": lines,
+        "notes": [
+            f"the call: {nodes} nodes through a target of "
+            f"{costs['parameters'] / 1e6:.0f}M parameters, {call:.1f} ms. {BLOCK}: the "
+            "pass over the block, and one draft. Medians, quartiles in brackets."
+        ],
+    }
 
 
 def followed(rows: Sequence[Row]) -> dict[str, Any]:
