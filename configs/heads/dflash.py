@@ -2,11 +2,12 @@
 
 Chen, Liang, Liu, *DFlash*, 2026, arXiv 2602.06036: five layers read five of the
 target's states, and a block of masks guesses in one pass. Here a block has 8 slots, so
-decay is 4, and the matrices of the layers are trained by Muon, two windows a step.
+decay is 4, and the matrices of the layers are trained by Muon, two windows a step, on
+1.25 M tokens.
 
 Command:  python -m experiments.run --config=configs/heads/dflash.py
               --workdir=runs/dflash
-Hardware: 2 CPU cores.
+Hardware: 2 CPU cores, some 25 minutes.
 At scale: dflash.py:llama3_8b, 512 anchors a row, AdamW at 6e-4, 4 % warm-up, 6 epochs.
 Params:   n D^2, and `layers` layers.
 """
@@ -37,6 +38,6 @@ def small(c: ml_collections.ConfigDict) -> None:
     """Change a block drafter's recipe in place to what `tiny` is trained with."""
     c.init.layers = 2
     c.objective.anchors = 64
-    c.data.batch = 2
+    c.data.update(batch=2, tokens=1_250_000)
     c.train.update(optimizer="muon", rate=0.002, clip=0.0, rows_at_once=0)
     c.train.update(save_every=200, evaluate_every=400)
