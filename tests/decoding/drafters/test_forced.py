@@ -69,6 +69,28 @@ def test_texts_are_plain_ones(name, plain):
     assert (calls[[0, 1, 3]] < before[[0, 1, 3]]).all()
 
 
+def test_a_draft_model_reads_the_text_that_it_did_not_draft(monkeypatch):
+    """With the target as its own draft model, greedily, every draft is right.
+
+    Planted: a context without a depth, in which a drafter has missed nothing.
+    """
+    lm, drafter = kit.model(0, -2.0), method("drafters/model", "topologies/chain")
+    grammar = {"regex": "([abc]{6}defde)*"}  # six letters are free, then five forced
+
+    def wasted() -> float:
+        monkeypatch.setattr(engines, "_ENGINES", {})
+        fields = {"drafts": {"draft": lm}, "max_new_tokens": 33, "width": "paper"}
+        out = decoding.generate(
+            lm, PROMPTS, drafter, temperature=0.0, constraint=grammar, **fields
+        )
+        assert min(out.forced) > 9
+        return out.stats.wasted
+
+    assert wasted() == 0.0
+    monkeypatch.setattr(forced, "replace", lambda ctx, **fields: ctx)
+    assert wasted() > 0.1
+
+
 @pytest.mark.long
 def test_fewer_calls_than_the_inner_drafter():
     inner = Method(kit.spec("drafters/token_recycling"))
