@@ -136,6 +136,7 @@ def objective(
     part: int = 0,
     taps: Sequence[int] = (),
     further: Further | None = None,
+    remat: bool = True,
 ) -> Objective:
     """Build the loss of a head on a block, over `anchors` blocks of every text.
 
@@ -149,6 +150,7 @@ def objective(
         taps: states that the head reads, rising; (): the paper's.
         further: `further(params, teacher, slots, blocks, found) -> loss, metrics` is
             added; `found` are the figures of each slot, float32[B, A, K].
+        remat: compute activations again in the backward pass, to save memory.
 
     Raises:
         ConfigError: no anchors.
@@ -168,11 +170,18 @@ def objective(
         more, others = further(params, teacher, slots, blocks, found)
         return loss + more, metrics | others
 
+    def kept(params: Any, batch: dict[str, Array], teacher: Teacher) -> tuple:
+        with rematerialisation.off():
+            return total(params, batch, teacher)
+
     def quantity(params: Any) -> str:
         return "mean over slots, nats a token"
 
     return Objective(
-        total, lambda batch: predicted(batch, 1).sum(), read, quantity=quantity
+        total if remat else kept,
+        lambda batch: predicted(batch, 1).sum(),
+        read,
+        quantity=quantity,
     )
 
 

@@ -39,6 +39,7 @@ def objective(
     anchors: int = 256,
     seed: int = 0,
     part: int = 0,
+    remat: bool = True,
     taps: Sequence[int] = (),
     **terms: Any,
 ) -> Objective:
@@ -49,6 +50,7 @@ def objective(
         anchors: blocks of a text.
         seed: of the anchors.
         part: slots whose logits exist at a time; 0: all.
+        remat: compute activations again in the backward pass, to save memory.
         taps: states that the head reads, rising; (): the default ones.
         terms: of `block_losses.Weights`, other than `WEIGHTS`.
 
@@ -57,7 +59,7 @@ def objective(
     """
     weights = WEIGHTS.changed(**terms)
     return block_losses.objective(
-        domino.HEAD, model, weights, anchors, seed, part, taps
+        domino.HEAD, model, weights, anchors, seed, part, taps, remat=remat
     )
 
 

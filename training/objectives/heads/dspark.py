@@ -44,6 +44,7 @@ def objective(
     confidence: float = 1.0,
     seed: int = 0,
     part: int = 0,
+    remat: bool = True,
     taps: Sequence[int] = (),
     **terms: Any,
 ) -> Objective:
@@ -55,6 +56,7 @@ def objective(
         confidence: weight of the confidence head's cross-entropy, where there is one.
         seed: of the anchors.
         part: slots whose logits exist at a time; 0: all.
+        remat: compute activations again in the backward pass, to save memory.
         taps: states that the head reads, rising; (): the default ones.
         terms: of `block_losses.Weights`, other than `WEIGHTS`.
 
@@ -77,7 +79,7 @@ def objective(
         return confidence * loss, {"confidence": lax.stop_gradient(mean)}
 
     return block_losses.objective(
-        dspark.HEAD, model, weights, anchors, seed, part, taps, further
+        dspark.HEAD, model, weights, anchors, seed, part, taps, further, remat=remat
     )
 
 

@@ -35,6 +35,7 @@ def objective(
     anchors: int = 512,
     seed: int = 0,
     part: int = 0,
+    remat: bool = True,
     taps: Sequence[int] = (),
     **terms: Any,
 ) -> Objective:
@@ -45,6 +46,7 @@ def objective(
         anchors: blocks of a text.
         seed: of the anchors.
         part: slots whose logits exist at a time; 0: all.
+        remat: compute activations again in the backward pass, to save memory.
         taps: states that the head reads, rising; (): the default ones.
         terms: of `block_losses.Weights`, other than `WEIGHTS`.
 
@@ -53,7 +55,7 @@ def objective(
     """
     weights = WEIGHTS.changed(**terms)
     return block_losses.objective(
-        treeflash.HEAD, model, weights, anchors, seed, part, taps
+        treeflash.HEAD, model, weights, anchors, seed, part, taps, remat=remat
     )
 
 
