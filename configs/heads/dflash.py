@@ -3,7 +3,8 @@
 Chen, Liang, Liu, *DFlash*, 2026, arXiv 2602.06036: five layers read five of the
 target's states, and a block of masks guesses in one pass. Here a block has 8 slots, so
 decay is 4, and the matrices of the layers are trained by Muon, two windows a step with
-32 anchors each, on 2.5 M tokens.
+32 anchors each, on 2.5 M tokens. DDTree's tree (arXiv 2604.12989) is decoded beside
+the chain.
 
 Command:  python -m experiments.run --config=configs/heads/dflash.py
               --workdir=runs/dflash
@@ -27,6 +28,7 @@ def get_config(target: str = "tiny") -> ml_collections.ConfigDict:
     c.objective.anchors = 512
     c.method.drafter = "drafters/dflash"
     c.method.topology = {"name": "topologies/chain", "length": 7}
+    c.topologies.tree = {"name": "topologies/best_first", "nodes": 32, "depth": 7}
     c.tree_nodes = 0
     c.evaluate.depth = 7
     if target == "tiny":

@@ -3,7 +3,7 @@
 Huang et al., *Domino*, 2026, arXiv 2605.29707: a GRU of width 1024 and a layer of 256
 correct every slot but the first; the loss goes from the block's own laws to the
 corrected ones over the whole training. Here 7 slots, a GRU of width 128 and a layer of
-64.
+64. A tree from a beam of eight is decoded beside the chain (DARTree, arXiv 2608.13524).
 
 Command:  python -m experiments.run --config=configs/heads/domino.py
               --workdir=runs/domino
@@ -22,6 +22,8 @@ def get_config(target: str = "tiny") -> ml_collections.ConfigDict:
     c.name = "domino"
     c.head = "domino"
     c.init.update(block=16, width=1024, rank=256)
+    beam = {"name": "topologies/eagle2", "nodes": 32, "depth": 7, "top_k": 8}
+    c.topologies.tree = beam
     if target == "tiny":
         c.init.update(block=7, width=128, rank=64)
         c.objective.decay = 4.0

@@ -2,7 +2,8 @@
 
 Cheng et al., *DSpark*, 2026, arXiv 2607.05147: 7 slots guess 7 tokens, a head of rank
 256 corrects each by the token before, and another one rates the drafts. Here the rank
-is 64, and the matrices of the layers are trained by Muon.
+is 64, and the most probable tree of 32 nodes is decoded beside the chain (PCTree,
+arXiv 2608.02123).
 
 Command:  python -m experiments.run --config=configs/heads/dspark.py
               --workdir=runs/dspark

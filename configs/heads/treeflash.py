@@ -21,6 +21,7 @@ def get_config(target: str = "tiny") -> ml_collections.ConfigDict:
     c.name = "treeflash"
     c.head = "treeflash"
     c.method.drafter = "drafters/treeflash"
+    c.topologies = {"chain": c.method.topology}
     c.method.topology = {
         "name": "topologies/best_first",
         "nodes": 32 if target == "tiny" else 64,

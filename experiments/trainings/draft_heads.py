@@ -66,11 +66,10 @@ def run(config: Any, store: RunFolder, lm: Any = None) -> dict[str, Any]:
                 if row["key"] not in report["samples"]:
                     report["rows"].append(row)
                 report["samples"][row["key"]] = samples
-            drafted = [row for row, _ in rows if row["method"] == name]
+            drafted = [row for row, _ in rows if row["method"] != piece.plain]
+            own = [row for row in drafted if row["method"] == name]
             flops = store.make("flops", f"{name}-s{seed}", piece.flops)
-            report["heads"].append(
-                head_tables.summary(name, seed, figures, drafted, flops)
-            )
+            report["heads"].append(head_tables.summary(name, seed, figures, own, flops))
             if rated := figures.get("confidence"):
                 confidence.append((f"{name}, seed {seed}", rated))
             trainings.append(_trained(f"{name}, seed {seed}", figures))
@@ -206,14 +205,20 @@ class _Piece:
         return budgets
 
     def rows(self, prompts: dict[str, list], rate: float) -> list[tuple[dict, dict]]:
-        """Measure (row, texts) of plain decoding and the head, on every task."""
+        """Measure (row, texts) of plain decoding and the head, on every task.
+
+        Each of the recipe's further topologies has a row of the head beside them.
+        """
         c = self.config
         self.first = prompts[c.tasks[0]][0]
         plain = recipes.method("plain")
+        methods = {self.plain: plain, self.name: self.method}
+        for topology, method in draft_head_run.others(self.recipe).items():
+            methods[f"{self.name}_{topology}"] = method
         measured = []
         for task in c.tasks:
             for temperature in c.temperatures:
-                for name, method in ((self.plain, plain), (self.name, self.method)):
+                for name, method in methods.items():
                     cell = Cell(
                         name, method, task, float(temperature), self.seed, c.batch
                     )

@@ -77,6 +77,17 @@ def untrained(config: Any) -> Method:
     return base.with_drafter(**agreed(config))
 
 
+def others(config: Any) -> dict[str, Method]:
+    """Return the config's method with each of `topologies` in place of its own."""
+    return {
+        name: dataclasses.replace(
+            untrained(config),
+            topology=Method.from_config({"topology": fields}).topology,
+        )
+        for name, fields in config.topologies.to_dict().items()
+    }
+
+
 def method(config: Any, hits: Sequence[Sequence[float]]) -> Method:
     """Return the config's method, its tree built from measured hits if configured."""
     base = untrained(config)

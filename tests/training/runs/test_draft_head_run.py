@@ -179,6 +179,7 @@ def test_the_stage_trains_decodes_and_reports(small, corpus, tmp_path, monkeypat
         one = load(path)
         one.init.heads, one.tree_nodes = 2, 4
         one.method.topology = {"name": "topologies/chain", "length": 2}
+        one.topologies.short = {"name": "topologies/chain", "length": 1}
         return one
 
     monkeypatch.setattr(settings, "load", loaded)
@@ -188,8 +189,10 @@ def test_the_stage_trains_decodes_and_reports(small, corpus, tmp_path, monkeypat
     assert [h["recipe"] for h in found["heads"]] == ["hydra"]
     assert found["heads"][0]["draft_flops"] > 0
     named = {row["method"]: row for row in found["rows"]}
-    assert set(named) == {"plain", "hydra"}
+    assert set(named) == {"plain", "hydra", "hydra_short"}
     assert named["hydra"]["identical_to_plain"]
+    assert named["hydra_short"]["identical_to_plain"]
+    assert [named[n]["nodes"] for n in ("hydra_short", "hydra")] == [2, 4]
     report.write(store, settings.plain(c), found)
     text = (tmp_path / "report.md").read_text()
     assert "## Training" in text and "| hydra ≥ plain | 0.8 | " in text
