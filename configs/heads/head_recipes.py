@@ -2,7 +2,7 @@
 
 One schedule for all heads, AdamW at 1e-3 in steps of eight windows with gradients
 clipped at 0.5, hides what a head can do: 0.5 M tokens are 245 steps, and the clip bites
-in all of them. Here each head is trained five ways on the same tokens:
+in all of them. Here each head is trained five ways on the same 250,000 tokens:
 
     usual   that schedule
     steps   two windows a step, four times the steps
@@ -15,7 +15,7 @@ The recipes of configs/heads hold what was chosen; `compare.py` compares them.
 
 Command:  python -m experiments.run --config=configs/heads/head_recipes.py
               --workdir=runs/head_recipes
-Hardware: 2 CPU cores, many hours; trainings and rows resume where they stopped.
+Hardware: 2 CPU cores, some two hours; trainings and rows resume where they stopped.
 """
 
 import ml_collections
@@ -50,6 +50,9 @@ def get_config() -> ml_collections.ConfigDict:
             **SCHEDULES["muon"],
         }
     c.recipes = tuple(c.variants)
+    c.data.tokens = 250_000
+    c.train.evaluate_every = 0
+    c.update(temperatures=(0.8,), repeats=1)
     c.directions = tuple(
         (f"{head}_{name}", f"{head}_usual")
         for head in WEIGHTS

@@ -52,6 +52,7 @@ def get_config() -> ml_collections.ConfigDict:
     c.model = "tiny"
     c.heads = "runs/dspark/heads/dspark-s0/export"  # of a block with a head
     c.seed = 0
+    c.data = ""  # questions of a file in place of the project's own tasks
     c.tasks = ("code",)
     c.prompts = 24  # of each task
     c.batch = 24

@@ -112,7 +112,7 @@ def run(config: Any, store: RunFolder, lm: Any = None) -> dict[str, Any]:
     tables += [times(speeds)] if speeds else []
     tables += [draft_cost(costs)] if costs else []
     plots = [tree_budget.plot(rows, t) for t in config.temperatures]
-    return common.study(store, trees=rows, tables=tables, plots=plots)
+    return common.study(store, counted=rows, tables=tables, plots=plots)
 
 
 def counted(
