@@ -81,34 +81,27 @@ def drafter(
             return found, passed, cache
 
         def table(keys: Array) -> tables.Table:
-            ways, depth = topology.tabled, topology.depth
+            own, ways, depth = params["heads"], topology.tabled, topology.depth
             above = jnp.broadcast_to(root[:, None], (root.shape[0], depth, 1))
-            marginal = ways.marginal or not head.reads
-            if depth > 1 and not marginal:
+            request = (ways.children, topology.draw)
+            if ways.marginal:
+                alone = every[:, :depth, None]
+                return tables.table(ctx, keys, above, alone, *request, True)
+            if head.reads:
                 before = tables.likely(every[:, : depth - 1], ways.above)
                 width = (root.shape[0], 1, before.shape[2])
                 first = jnp.broadcast_to(root[:, None], width)
                 above = jnp.concatenate([first, before], 1)
-            if ways.marginal:
-                raw = [every[:, e, None] for e in range(depth)]
-            else:
-                raw = [logits, *(after(above[:, 1:]) if depth > 1 else ())]
-            arguments = (ctx, keys, above, raw, ways.children, topology.draw)
-            return tables.table(*arguments, marginal)
-
-        def after(above: Array) -> Array:
-            """Compute the laws [E - 1, B, m, V] behind int32[B, E - 1, m]."""
-            own, depth = params["heads"], topology.depth
             flat = lambda x: jnp.broadcast_to(x, above.shape).reshape(len(x), -1)
-            places = at[:, None, None] + jnp.arange(1, depth)[:, None]
+            places = at[:, None, None] + jnp.arange(depth)[:, None]
             embedded = model.embed(params["target"], flat(above), flat(places))
             embedded = embedded.reshape(*above.shape, -1)
-            slot = Slot(*(x[:, 1:depth, None] for x in slots))
+            slot = Slot(*(x[:, :depth, None] for x in slots))
             carry = head.start(own, above.shape)
             _, summary = head.step(own, carry, above, embedded, slot)
-            found = head.logits(own, slot, every[:, 1:depth, None], summary, output)
+            found = head.logits(own, slot, every[:, :depth, None], summary, output)
             found = jnp.broadcast_to(found, (*above.shape, found.shape[-1]))
-            return jnp.moveaxis(found, 1, 0)
+            return tables.table(ctx, keys, above, found, *request, not head.reads)
 
         logits, first = laws(0, root, head.start(params["heads"], root.shape))
         known = None if head.memory(heads) else table

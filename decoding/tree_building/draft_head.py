@@ -208,7 +208,7 @@ def marginal(
     def table(keys: Array) -> tables.Table:
         depth, ways = topology.depth, topology.tabled
         above = jnp.broadcast_to(ctx.root[:, None, None], (len(laws), depth, 1))
-        raw = [laws[:, e, None] for e in range(depth)]
+        raw = laws[:, :depth, None]
         return tables.table(ctx, keys, above, raw, ways.children, topology.draw, True)
 
     call = by_level(laws)

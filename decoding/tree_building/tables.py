@@ -8,7 +8,7 @@ marginal drafter has m = 1: what stands above does not matter to it.
 `best_first` and `expanded` grow a tree of a table within the program, a node or a
 node's children at a time. Letters: `E` depths."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -81,7 +81,7 @@ def table(
     ctx: base.Context,
     keys: Array,
     above: Array,
-    raw: Sequence[Array],
+    raw: Array,
     children: int,
     draw: str,
     marginal: bool,
@@ -92,27 +92,22 @@ def table(
         ctx: of this round.
         keys: key[B].
         above: int32[B, E, m], the tokens above each depth.
-        raw: for each depth the laws after them, before warping: [B, 1, V] at the first,
-            where all are the root, and then [B, m, V].
+        raw: [B, E, m, V], the laws after them, before warping.
         children: K.
         draw: POINT or COUPLED.
         marginal: the laws are the same whatever stands above; m is 1.
     """
-    batch, depths, count = above.shape
-    laws = ctx.warp(jnp.concatenate(raw, 1).astype(jnp.float32))
-    rows = jnp.split(laws, [1 + e * count for e in range(depths - 1)], 1)
+    batch, depths, count, size = raw.shape
+    laws = ctx.warp(raw.reshape(batch, depths * count, size).astype(jnp.float32))
+    rows = laws.reshape(batch, depths, count, size)
     each = [
-        child_sampling.perturbed(draw, keys, row, ctx.noise(ctx.length + e))
-        for e, row in enumerate(rows)
+        child_sampling.perturbed(draw, keys, rows[:, e], ctx.noise(ctx.length + e))
+        for e in range(depths)
     ]
     logq = vocab.log_softmax(jnp.concatenate(each, 1))
-
-    def placed(x: Array) -> Array:
-        first = jnp.broadcast_to(x[:, None, :1], (batch, 1, count, children))
-        rest = x[:, 1:].reshape(batch, depths - 1, count, children)
-        return jnp.concatenate([first, rest], 1)
-
-    best, tokens = map(placed, node_ranking.children(logq, children))
+    best, tokens = node_ranking.children(logq, children)
+    shape = (batch, depths, count, children)
+    best, tokens = best.reshape(shape), tokens.reshape(shape)
     if marginal:
         following = jnp.zeros_like(tokens)
     else:

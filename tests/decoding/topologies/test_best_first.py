@@ -53,16 +53,6 @@ def test_with_every_token_it_is_eagle2_s_tree(name, draw):
         assert sorted(row[:-1]) != sorted(other)
 
 
-def test_a_tree_of_one_level_has_the_root_s_best_children():
-    """Alike with eight tokens above a depth, none of which is needed."""
-    fields = {"nodes": 3, "depth": 1}
-    best = Spec("topologies/best_first", **fields, **EVERY)
-    levels = Spec("topologies/eagle2", **fields, top_k=2)
-    found, wanted = (drafted("drafters/dspark", x) for x in (best, levels))
-    for row, other in zip(found, wanted):
-        assert len(row) == 2 and sorted(row) == sorted(other)
-
-
 @pytest.mark.parametrize("name", ["dflash", "dspark"])
 def test_one_child_a_depth_is_the_chain(name):
     """Planted: the chain of the block alone, where a head reads the token above."""
