@@ -11,7 +11,8 @@ its next sibling and its first child. On a marginal drafter (`drafters/dflash`) 
 DDTree; on one whose laws read the token above it is a tree conditioned on its path, as
 PCTree's (arXiv 2608.02123, `drafters/dspark`) and TreeFlash's (arXiv 2606.03819): of 16
 tokens above each depth, 16 children each. A child that is none of the next depth's
-tokens above is a leaf. Drafts are the likeliest tokens, not samples.
+tokens above is a leaf. Drafts are the likeliest tokens; where the verifier couples, of
+the laws with its noise.
 
 Deviations: none of TreeFlash. DDTree has as many children as nodes.
 
