@@ -72,10 +72,7 @@ def drafter(inner: base.Drafter | None = None, tokens: int = 8) -> base.Drafter:
     writer = inner
 
     def draft(keys, ctx: base.Context, state: base.State):
-        seen = ctx
-        if ctx.depth is None and not writer.reads_text:
-            # Where a depth is set, a drafter reads what it missed.
-            seen = replace(ctx, depth=jnp.int32(writer.depth))
+        seen = replaced_drafts.behind(writer, ctx)
         grown, after, cache = writer.draft(keys, seen, _inner(writer, state))
         values, count = _suggested(ctx, tokens)
         nodes = _beside(grown, ctx.root, values, count, size, depth)

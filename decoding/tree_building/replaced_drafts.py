@@ -16,6 +16,13 @@ from decoding import base, tree
 from decoding.loops import block_choice
 
 
+def behind(inner: base.Drafter, ctx: base.Context) -> base.Context:
+    """Return a context in which `inner` reads what it missed: one with a depth."""
+    if inner.reads_text or ctx.depth is not None:
+        return ctx
+    return replace(ctx, depth=jnp.int32(inner.depth))
+
+
 def draft(
     inner: base.Drafter, keys, ctx: base.Context, state: base.State, replaced: Array
 ) -> tuple[base.TokenTree, base.State, Any]:
@@ -35,8 +42,7 @@ def draft(
     """
     if inner.reads_text:
         return inner.draft(keys, ctx, state)
-    if ctx.depth is None:  # where it is set, a drafter reads what it missed
-        ctx = replace(ctx, depth=jnp.int32(inner.depth))
+    ctx = behind(inner, ctx)
 
     def propose(value: tuple) -> tuple:
         _, state, cache = value

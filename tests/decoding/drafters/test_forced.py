@@ -10,6 +10,7 @@ from decoding import Method, Spec, tree
 from decoding.conformance import kit
 from decoding.drafters import forced, rasd
 from decoding.loops import engines
+from decoding.tree_building import replaced_drafts
 from models.errors import MethodError
 
 # Over the toy's letters a to g: a letter is free, then five are forced.
@@ -87,7 +88,7 @@ def test_a_draft_model_reads_the_text_that_it_did_not_draft(monkeypatch):
         return out.stats.wasted
 
     assert wasted() == 0.0
-    monkeypatch.setattr(forced, "replace", lambda ctx, **fields: ctx)
+    monkeypatch.setattr(replaced_drafts, "behind", lambda inner, ctx: ctx)
     assert wasted() > 0.1
 
 

@@ -100,6 +100,21 @@ def test_the_loss_is_that_of_every_block(weights):
     assert set(metrics) == {f"{n}_{j}" for n in ("hit", "alpha") for j in range(DRAFTS)}
 
 
+def test_kept_activations_change_no_gradient():
+    """Planted: the recomputation is there to be left out."""
+    own, given, lm = params(), batch(), agreement.target()
+    found, texts = [], []
+    for remat in (True, False):
+        loss = objectives.objective(lm.model, remat=remat)
+        teacher = outputs.teacher(lm.model, loss.taps)(lm.params, given)
+        of = jax.grad(lambda own, x=loss, t=teacher: x.loss(own, given, t)[0])
+        found.append(jax.tree.leaves(of(own)))
+        texts.append(str(jax.make_jaxpr(of)(own)))
+    assert ["remat" in text for text in texts] == [True, False]
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
 def test_the_confidence_head_learns_the_acceptance_rate():
     """Its term by hand; planted: the rate of another slot."""
     own, given, lm = params(), batch(), agreement.target()

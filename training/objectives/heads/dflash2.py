@@ -40,8 +40,8 @@ def objective(
     anchors: int = 512,
     seed: int = 0,
     part: int = 0,
-    remat: bool = True,
     taps: Sequence[int] = (),
+    remat: bool = True,
     **terms: Any,
 ) -> Objective:
     """Build the loss.
@@ -51,8 +51,8 @@ def objective(
         anchors: blocks of a text.
         seed: of the anchors.
         part: slots whose logits exist at a time; 0: all.
-        remat: compute activations again in the backward pass, to save memory.
         taps: states that the head reads, rising; (): the default ones.
+        remat: compute activations again in the backward pass, to save memory.
         terms: of `block_losses.Weights`, other than `WEIGHTS`.
 
     Raises:

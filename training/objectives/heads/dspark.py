@@ -44,8 +44,8 @@ def objective(
     confidence: float = 1.0,
     seed: int = 0,
     part: int = 0,
-    remat: bool = True,
     taps: Sequence[int] = (),
+    remat: bool = True,
     **terms: Any,
 ) -> Objective:
     """Build the loss.
@@ -56,8 +56,8 @@ def objective(
         confidence: weight of the confidence head's cross-entropy, where there is one.
         seed: of the anchors.
         part: slots whose logits exist at a time; 0: all.
-        remat: compute activations again in the backward pass, to save memory.
         taps: states that the head reads, rising; (): the default ones.
+        remat: compute activations again in the backward pass, to save memory.
         terms: of `block_losses.Weights`, other than `WEIGHTS`.
 
     Raises:
