@@ -154,8 +154,8 @@ def get_config(
     c.draft_vocab = 0  # tokens of the draft's own vocabulary; 0: the target's
     # The method that decodes with the head: its parts and their arguments.
     c.method = ml_collections.ConfigDict(type_safe=False)
-    # Other topologies that the trained head decodes with, beside the method's, by name.
-    c.topologies = ml_collections.ConfigDict(type_safe=False)
+    # Other parts that the trained head decodes with, in place of the method's, by name.
+    c.beside = ml_collections.ConfigDict(type_safe=False)
     # Nodes of the static tree built from the measured hits; 0: the tree of `method`.
     c.tree_nodes = 32
     # Candidates and prompt tokens of PPD's trees, one tree a state; 0: no such trees.

@@ -3,8 +3,8 @@
 Chen, Liang, Liu, *DFlash*, 2026, arXiv 2602.06036: five layers read five of the
 target's states, and a block of masks guesses in one pass. Here a block has 8 slots, so
 decay is 4, and the matrices of the layers are trained by Muon, two windows a step with
-32 anchors each, on 2.5 M tokens. DDTree's tree (arXiv 2604.12989) is decoded beside
-the chain.
+32 anchors each, on 2.5 M tokens. The chain under the papers' rejection and DDTree's
+tree (arXiv 2604.12989) are decoded beside the chain under the default verifier.
 
 Command:  python -m experiments.run --config=configs/heads/dflash.py
               --workdir=runs/dflash
@@ -17,6 +17,8 @@ import ml_collections
 
 from configs.base import training
 
+REJECTION = "verifiers/rejection"  # the papers'; the default one couples
+
 
 def get_config(target: str = "tiny") -> ml_collections.ConfigDict:
     c = training.get_config(
@@ -28,12 +30,24 @@ def get_config(target: str = "tiny") -> ml_collections.ConfigDict:
     c.objective.anchors = 512
     c.method.drafter = "drafters/dflash"
     c.method.topology = {"name": "topologies/chain", "length": 7}
-    c.topologies.tree = {"name": "topologies/best_first", "nodes": 32, "depth": 7}
+    tree = {"name": "topologies/best_first", "nodes": 32, "depth": 7}
+    c.beside.tree = {"topology": tree}
+    c.beside.rejection = {"verifier": REJECTION}
     c.tree_nodes = 0
     c.evaluate.depth = 7
     if target == "tiny":
         small(c)
     return c
+
+
+def tree_first(c: ml_collections.ConfigDict, tree: dict) -> None:
+    """Change a block drafter's recipe in place to decode `tree`, and chains beside."""
+    chain = c.method.topology.to_dict()
+    c.method.topology = tree
+    c.beside = {
+        "chain": {"topology": chain},
+        "rejection": {"topology": chain, "verifier": REJECTION},
+    }
 
 
 def small(c: ml_collections.ConfigDict) -> None:

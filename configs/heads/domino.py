@@ -23,7 +23,7 @@ def get_config(target: str = "tiny") -> ml_collections.ConfigDict:
     c.head = "domino"
     c.init.update(block=16, width=1024, rank=256)
     beam = {"name": "topologies/eagle2", "nodes": 32, "depth": 7, "top_k": 8}
-    c.topologies.tree = beam
+    c.beside.tree = {"topology": beam}
     if target == "tiny":
         c.init.update(block=7, width=128, rank=64)
         c.objective.decay = 4.0

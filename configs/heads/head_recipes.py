@@ -22,7 +22,7 @@ import ml_collections
 
 from configs.heads import compare
 
-WEIGHTS = ("medusa", "hydra", "hydra_pp", "eagle2", "eagle3")  # eagle2 decodes eagle's
+WEIGHTS = ("medusa", "hydra", "eagle2", "fspad", "eagle3")  # eagle2 decodes eagle's
 SHORT = {"batch": 2}
 ADAMW = {"optimizer": "adamw", "rate": 0.001, "rows_at_once": 0}
 MUON = {"optimizer": "muon", "rate": 0.002, "muon_rate": 0.02, "rows_at_once": 0}

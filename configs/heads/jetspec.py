@@ -26,11 +26,11 @@ def get_config(target: str = "tiny") -> ml_collections.ConfigDict:
         c.init.block = 16
         c.objective.anchors = 256
     c.objective.update(ce=0.0, kl=1.0, decay=0.0)
-    c.topologies = {"chain": c.method.topology}
-    c.method.topology = {
+    tree = {
         "name": "topologies/jetspec",
         "nodes": nodes,
         "depth": depth,
         "children": 4 if target == "tiny" else 16,
     }
+    dflash.tree_first(c, tree)
     return c

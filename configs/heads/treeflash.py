@@ -21,10 +21,10 @@ def get_config(target: str = "tiny") -> ml_collections.ConfigDict:
     c.name = "treeflash"
     c.head = "treeflash"
     c.method.drafter = "drafters/treeflash"
-    c.topologies = {"chain": c.method.topology}
-    c.method.topology = {
+    tree = {
         "name": "topologies/best_first",
         "nodes": 32 if target == "tiny" else 64,
         "depth": 7,
     }
+    dflash.tree_first(c, tree)
     return c

@@ -14,7 +14,7 @@ import ml_collections
 import decoding
 import models
 from configs.base import training
-from decoding import noise, recipes
+from decoding import Method, base, noise, recipes
 from decoding.loops import decode, engines
 from experiments import console
 from experiments.measurement import machine, measured_row, paired_difference
@@ -207,18 +207,19 @@ class _Piece:
     def rows(self, prompts: dict[str, list], rate: float) -> list[tuple[dict, dict]]:
         """Measure (row, texts) of plain decoding and the head, on every task.
 
-        Each of the recipe's further topologies has a row of the head beside them.
+        Each method of the recipe's `beside` has a row of the head beside them, greedily
+        those alone whose drafts are others: what lossless verifiers accept is the same.
         """
         c = self.config
         self.first = prompts[c.tasks[0]][0]
         plain = recipes.method("plain")
         methods = {self.plain: plain, self.name: self.method}
-        for topology, method in draft_head_run.others(self.recipe).items():
-            methods[f"{self.name}_{topology}"] = method
+        for further, method in draft_head_run.others(self.recipe).items():
+            methods[f"{self.name}_{further}"] = method
         measured = []
         for task in c.tasks:
             for temperature in c.temperatures:
-                for name, method in methods.items():
+                for name, method in _distinct(methods, temperature).items():
                     cell = Cell(
                         name, method, task, float(temperature), self.seed, c.batch
                     )
@@ -251,6 +252,19 @@ class _Piece:
         compiled = jax.jit(draft).lower(params, state).compile()
         cost: Any = compiled.cost_analysis()
         return float(cost["flops"])
+
+
+def _distinct(methods: dict[str, Method], temperature: float) -> dict[str, Method]:
+    """Return the methods, without those that equal another one greedily."""
+    if temperature > 0:
+        return methods
+    rows: dict[Any, str] = {}
+    for name, method in methods.items():
+        verifier = method.verifier
+        lossy = verifier is not None and verifier.card.guarantee == base.LOSSY
+        key = (method.drafter, method.topology, verifier if lossy else None)
+        rows.setdefault(key, name)
+    return {name: methods[name] for name in rows.values()}
 
 
 def programs_of(config: Any, mesh: Any, dtype: Any) -> list[programs.Program]:

@@ -78,13 +78,11 @@ def untrained(config: Any) -> Method:
 
 
 def others(config: Any) -> dict[str, Method]:
-    """Return the config's method with each of `topologies` in place of its own."""
+    """Return the config's method with each of `beside` in place of its own parts."""
+    whole = config.method.to_dict()
     return {
-        name: dataclasses.replace(
-            untrained(config),
-            topology=Method.from_config({"topology": fields}).topology,
-        )
-        for name, fields in config.topologies.to_dict().items()
+        name: Method.from_config({**whole, **parts}).with_drafter(**agreed(config))
+        for name, parts in config.beside.to_dict().items()
     }
 
 

@@ -166,6 +166,18 @@ def test_the_recipe_names_the_dtype(small, corpus, tmp_path):
         draft_head_run.Training(c, tmp_path, small).fit()
 
 
+def test_greedily_lossless_verifiers_have_one_row():
+    """A lossy one has its own; above T = 0 all have."""
+    one = recipe("hydra", "")
+    one.beside.short = {"topology": {"name": "topologies/chain", "length": 1}}
+    one.beside.rejection = {"verifier": "verifiers/rejection"}
+    one.beside.lossy = {"verifier": {"name": "verifiers/lud", "threshold": 0.9}}
+    named = {"hydra": draft_head_run.untrained(one), **draft_head_run.others(one)}
+    assert named["rejection"] != named["hydra"] != named["short"]
+    assert draft_heads._distinct(named, 0.8) == named
+    assert set(draft_heads._distinct(named, 0.0)) == {"hydra", "short", "lossy"}
+
+
 def test_the_stage_trains_decodes_and_reports(small, corpus, tmp_path, monkeypatch):
     """A recipe beside plain decoding; the second sitting repeats nothing."""
     c = recipe("compare", corpus)
@@ -179,7 +191,7 @@ def test_the_stage_trains_decodes_and_reports(small, corpus, tmp_path, monkeypat
         one = load(path)
         one.init.heads, one.tree_nodes = 2, 4
         one.method.topology = {"name": "topologies/chain", "length": 2}
-        one.topologies.short = {"name": "topologies/chain", "length": 1}
+        one.beside.short = {"topology": {"name": "topologies/chain", "length": 1}}
         return one
 
     monkeypatch.setattr(settings, "load", loaded)
