@@ -268,7 +268,10 @@ def _distinct(methods: dict[str, Method], temperature: float) -> dict[str, Metho
 
 
 def programs_of(config: Any, mesh: Any, dtype: Any) -> list[programs.Program]:
-    """Return the programs of a recipe's training, and of decoding with its heads."""
+    """Return the programs of a recipe's training, and of decoding with its heads.
+
+    Methods that differ in the verifier alone have one program.
+    """
     rules = config.get("rules", "")
     plan = sharding.on(mesh, "decode", rules)
     assert plan is not None
@@ -276,10 +279,14 @@ def programs_of(config: Any, mesh: Any, dtype: Any) -> list[programs.Program]:
     shapes, _ = programs.head_shapes(config, lm, dtype)
     # A target that is changed with its heads keeps its shapes.
     _, params = jax.eval_shape(lora.applied, lm.params, shapes)
-    method = programs.method_of(config)
-    train_program = _train_program(config, lm, sharding.on(mesh, "train", rules))
+    listed = [_train_program(config, lm, sharding.on(mesh, "train", rules))]
     drafts = {"heads": programs.laid(params, plan.places(params))}
-    return [train_program, *programs.decoding(config.name, method, lm, drafts, config)]
+    methods = {config.name: programs.method_of(config)}
+    for further, method in draft_head_run.others(config).items():
+        methods[f"{config.name}_{further}"] = method
+    for name, method in _distinct(methods, 0.0).items():
+        listed += programs.decoding(name, method, lm, drafts, config)
+    return listed
 
 
 def trials(

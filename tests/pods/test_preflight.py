@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import pytest
 from ml_collections import ConfigDict
 
+from configs.heads import dspark
 from experiments import stage
 from experiments.preflight import command
 from experiments.recipes import settings
@@ -195,6 +196,16 @@ def test_programs_of_trained_heads(path, tmp_path):
     config.methods = ("plain", "heads/medusa")
     with pytest.raises(ConfigError, match=r"config\.trained"):
         flight.programs(config)
+
+
+def test_trained_heads_have_a_program_for_each_draft():
+    """The tree beside a chain has its own; a verifier beside it has none."""
+    config = dspark.get_config()
+    assert set(config.beside) == {"tree", "rejection"}
+    names = [p.name for p in command.Preflight(config, "cpu:1", 2**40).own]
+    methods = ("dspark", "dspark_tree")
+    decoding = [f"{part}, {m}" for m in methods for part in ("prefill", "decode")]
+    assert names == ["train", *decoding]
 
 
 def test_a_stage_brings_its_programs(path, monkeypatch):
