@@ -1,7 +1,8 @@
 """DSpark's block drafter for Qwen3-8B on four v5p: training, and decoding.
 
 Cheng et al., *DSpark*, 2026, arXiv 2607.05147: 5 layers, 7 slots, a head of rank 256,
-512 anchors a row, text that the target wrote.
+512 anchors a row, text that the target wrote. The conditioned tree beside the chain
+has 20 nodes, of which 16 texts fit into the tokens that a call takes for nothing.
 
 Command:   python -m experiments.run --config=configs/pods/dspark_qwen3_8b.py
                --workdir=runs/dspark_qwen3_8b
@@ -18,4 +19,5 @@ from configs.heads import dspark
 def get_config() -> ml_collections.ConfigDict:
     c = dspark.get_config("qwen3_8b")
     c.name = "dspark_qwen3_8b"
+    c.beside.tree.topology.nodes = 20
     return c

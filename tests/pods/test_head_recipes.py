@@ -8,7 +8,7 @@ from experiments.preflight import command, programs
 from experiments.recipes import settings
 from experiments.trainings import draft_heads
 from models.errors import ConfigError
-from training.runs import scaffold
+from training.runs import draft_head_run, scaffold
 
 HEADS = pathlib.Path(__file__).parents[2] / "configs" / "heads"
 NAMES = sorted(
@@ -57,7 +57,10 @@ def test_recipes_have_their_programs(name):
     c, t = config.data, config.train
     assert c.batch % t.rows_at_once == 0 and config.context == 8192
     found = built(config)
-    assert list(found) == ["train", f"prefill, {name}", f"decode, {name}"]
+    drafts = draft_head_run.others(config).items()
+    others = [f"{name}_{own}" for own, method in drafts if not method.verifier]
+    parts = [f"{p}, {n}" for n in (name, *others) for p in ("prefill", "decode")]
+    assert list(found) == ["train", *parts]
     bill, decode = found["train"].bill, found[f"decode, {name}"]
     assert bill.tokens == c.batch * c.window
     assert bill.tokens * (bill.steps - 1) < c.tokens <= bill.tokens * bill.steps
