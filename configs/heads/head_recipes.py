@@ -11,7 +11,8 @@ in all of them. Here each head is trained five ways on the same 250,000 tokens:
     slow    the same at half of both rates
 
 and EAGLE-3 with fewer steps of training-time test, too. Jordan et al., *Muon*, 2024.
-The recipes of configs/heads hold what was chosen; `compare.py` compares them.
+Hydra++ is Hydra with a layer more and is not searched. Not measured yet: the recipes of
+configs/heads still hold the usual schedule, block drafters apart.
 
 Command:  python -m experiments.run --config=configs/heads/head_recipes.py
               --workdir=runs/head_recipes
