@@ -7,6 +7,7 @@ model's, and acceptance with them: compare times per round. The time is that of 
 transforms, verification, commit and the loop.
 """
 
+import math
 from typing import Any
 
 import jax.numpy as jnp
@@ -36,9 +37,11 @@ def language_model(like: base.LanguageModel) -> base.LanguageModel:
         return x, cache, dict.fromkeys(taps, x)
 
     def head(params, x):
-        nodes = x.shape[1]
+        places = x.shape[1:-1]  # nodes; of a head's table, slots and tokens above
+        nodes = math.prod(places)
         rows = jnp.tile(params["table"], (-(-nodes // ROWS), 1))[:nodes]
-        return jnp.broadcast_to(rows, (*x.shape[:2], rows.shape[1]))
+        rows = rows.reshape(*places, -1)
+        return jnp.broadcast_to(rows, (len(x), *rows.shape))
 
     return like._replace(
         embed=embed,
