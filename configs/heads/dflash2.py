@@ -6,7 +6,7 @@ head of rank 256 that chooses among the 16 best tokens of each slot. Here the ra
 
 Command:  python -m experiments.run --config=configs/heads/dflash2.py
               --workdir=runs/dflash2
-Hardware: 2 CPU cores.
+Hardware: 2 CPU cores, some 50 minutes.
 At scale: dflash2.py:llama3_8b, with DFlash's schedule.
 Params:   DFlash's, 3 % for the convolutions, and 2 r V + r D.
 """

@@ -6,7 +6,7 @@ is verified. Here 32 nodes.
 
 Command:  python -m experiments.run --config=configs/heads/treeflash.py
               --workdir=runs/treeflash
-Hardware: 2 CPU cores.
+Hardware: 2 CPU cores, some 50 minutes.
 At scale: treeflash.py:llama3_8b, with DFlash's schedule.
 Params:   DFlash's, and 5 D F.
 """
