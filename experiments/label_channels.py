@@ -22,7 +22,8 @@ import models
 from decoding.cache_reading import label_channels
 from experiments import console, datastore
 from models.errors import PromptError
-from models.transformer.modules import Embedding, Layer, rotations
+from models.transformer.layer import Layer
+from models.transformer.modules import Embedding, rotations
 from training import command_line
 
 MODULE = "experiments.label_channels"
@@ -67,7 +68,6 @@ def importance(lm: Any, tokens: np.ndarray, by: str = "q") -> np.ndarray:
         by: "q", "k" or "qk": the mean of |q|, |k| or of |q k| of the same token.
     """
     config = lm.model.config
-    layer: Any = Layer(config)
     embedding: Any = Embedding(config)
 
     @jax.jit
@@ -77,6 +77,7 @@ def importance(lm: Any, tokens: np.ndarray, by: str = "q") -> np.ndarray:
         spun, past = rotations(config, at, ids.shape[1]), at[0][:, None] - at[0]
         sums = []
         for i in range(config.n_layers):
+            layer: Any = Layer(config, config.layer(i))
             own = {"params": params[f"layer_{i}"]}
             rotation = spun[config.rope(i)]
             q, k, _ = layer.apply(own, x, rotation, method="project")

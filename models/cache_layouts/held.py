@@ -165,7 +165,7 @@ def windows_of(config: Any) -> Sequence[int]:
     """
     if getattr(config, "position", "") == "alibi" or getattr(config, "kv_rank", 0):
         return ()
-    return getattr(config, "windows", ())
+    return getattr(config, "every_window", ())
 
 
 def widened(tree: Any, width: int) -> Any:

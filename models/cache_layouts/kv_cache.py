@@ -6,7 +6,7 @@ how they are read). A layout is a pytree with `append`, `read`, `attend`, `move`
 committed slots per row. `models/cache_layouts` has the other layouts.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
@@ -267,6 +267,26 @@ def dense(
         jnp.full((batch, size), -1, jnp.int32),
         jnp.zeros((batch,), jnp.int32),
     )
+
+
+def of_sizes(
+    make: Callable[..., KVCache],
+    sizes: Sequence[tuple[int, int]],
+    batch: int,
+    size: int,
+    dtype: Any,
+) -> KVCache:
+    """Make a cache of a layout whose layer i has `sizes[i]`, KV heads and their width.
+
+    Layers share the positions and pages of one cache.
+    """
+    kinds = list(dict.fromkeys(sizes))
+    made = [make(sizes.count(kind), batch, size, *kind, dtype) for kind in kinds]
+    if len(made) == 1:
+        return made[0]
+    rest = [iter(cache.layers) for cache in made]
+    layers = tuple(next(rest[kinds.index(kind)]) for kind in sizes)
+    return replace(made[0], layers=layers)
 
 
 def by_rows(cached: Callable, array: Callable, tree: Any, *more: Any) -> Any:

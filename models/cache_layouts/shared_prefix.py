@@ -133,4 +133,4 @@ def shared(dense: kv_cache.KVCache, prefix: int) -> kv_cache.KVCache:
 
 def must_be_dense(config: Any) -> bool:
     """Return whether a transformer's layers need ALiBi or windows, so a dense cache."""
-    return config.position == "alibi" or any(config.windows)
+    return config.position == "alibi" or bool(config.every_window)

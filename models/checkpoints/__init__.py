@@ -8,18 +8,22 @@ from models.checkpoints.families import (
     gemma2,
     gemma3,
     gpt2,
+    gpt_oss,
     llada,
     llama,
     mistral,
+    mixtral,
     opt,
     phi3,
     qwen2,
     qwen3,
+    qwen3_moe,
     sdar,
 )
 from models.errors import ConfigError
 
-AUTOREGRESSIVE = (llama, mistral, qwen2, qwen3, gemma2, gemma3, phi3, gpt2, opt)
+DENSE = (llama, mistral, qwen2, qwen3, gemma2, gemma3, phi3, gpt2, opt)
+AUTOREGRESSIVE = (*DENSE, mixtral, qwen3_moe, gpt_oss)
 DIFFUSION = (llada, dream, sdar)
 FAMILIES: dict[str, hf.Family] = {
     module.FAMILY.model_type: module.FAMILY for module in (*AUTOREGRESSIVE, *DIFFUSION)

@@ -6,8 +6,9 @@ loading by construction; `split` also gives the shapes of the files' tensors.
 """
 
 import fnmatch
+import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -29,7 +30,10 @@ class Layout(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One of our params and the names of its tensors; `{i}` is the layer."""
+    """One of our params and the names of its tensors.
+
+    `{i}` is the layer. Names with `{j}` are there for every expert, one after another.
+    """
 
     ours: str
     theirs: tuple[str, ...]
@@ -78,6 +82,20 @@ def _kernel(layout: Layout) -> Layout:
     return Layout(join, split)
 
 
+def _join_experts(c: Config, theirs: Any) -> Any:
+    """Join gate and up of every expert, `[F, D]`, to `[E, D, 2, F]`."""
+    return (
+        np.stack(theirs)
+        .reshape(len(theirs) // 2, 2, *theirs[0].shape)
+        .transpose(0, 3, 1, 2)
+    )
+
+
+def _split_experts(c: Config, x: Any) -> tuple:
+    parts = x.transpose(0, 2, 3, 1)
+    return tuple(part for expert in parts for part in expert)
+
+
 SAME = Layout(lambda c, t: t[0], lambda c, x: (x,))
 HEADS = Layout(_join_heads, _split_heads)  # q, k, v with rows by head
 FUSED_HEADS = Layout(  # one tensor: all q heads, then k, then v
@@ -97,6 +115,33 @@ KERNEL_FUSED_HEADS, KERNEL_FUSED_PAIR = _kernel(FUSED_HEADS), _kernel(FUSED_PAIR
 TRANSPOSED_HEADS = _kernel(_flip(FUSED_HEADS))  # `[in, out]` in the files (GPT-2)
 
 
+EXPERT_PAIRS = Layout(_join_experts, _split_experts)
+EXPERTS = Layout(  # `[D, F]` of every expert
+    lambda c, t: np.stack(t).swapaxes(1, 2),
+    lambda c, x: tuple(x.swapaxes(1, 2)),
+)
+FUSED_EXPERT_PAIRS = Layout(  # `[E, 2 F, D]`, gate rows first
+    lambda c, t: t[0].reshape(len(t[0]), 2, -1, t[0].shape[2]).transpose(0, 3, 1, 2),
+    lambda c, x: (x.transpose(0, 2, 3, 1).reshape(len(x), -1, x.shape[1]),),
+)
+FUSED_EXPERTS = Layout(  # `[E, D, F]`
+    lambda c, t: t[0].swapaxes(1, 2), lambda c, x: (x.swapaxes(1, 2),)
+)
+
+
+LACED_PAIRS = Layout(  # `[E, D, 2 F]`, gate and up columns in turn
+    lambda c, t: t[0].reshape(*t[0].shape[:2], -1, 2).swapaxes(2, 3),
+    lambda c, x: (x.swapaxes(2, 3).reshape(*x.shape[:2], -1),),
+)
+LACED_BIASES = Layout(  # `[E, 2 F]`
+    lambda c, t: t[0].reshape(len(t[0]), -1, 2).swapaxes(1, 2),
+    lambda c, x: (x.swapaxes(1, 2).reshape(len(x), -1),),
+)
+BY_GROUP = Layout(  # a number of each head
+    lambda c, t: t[0].reshape(c.n_kv_heads, -1), lambda c, x: (x.reshape(-1),)
+)
+
+
 def norm(ours: str, theirs: str, bias: bool = False) -> tuple[Entry, ...]:
     """Make the entries of one norm: the scale, and with `bias` the bias."""
     scale = Entry(f"{ours}/scale", (f"{theirs}.weight",), SAME)
@@ -110,7 +155,9 @@ class Family:
     Tensor names begin with the first of `prefixes` that a checkpoint uses; a leading
     "/" in `entries` marks names without a prefix. Entries whose param a config lacks
     (biases, the head of a tied model) are skipped, so one table serves every config.
-    Tensors that match `ignored` hold no weights of the language model.
+    Tensors that match `ignored` hold no weights of the language model. Files that have
+    the names of one of the `alternatives` are read by it, in place of the entries of
+    the same params; none is written.
     """
 
     model_type: str
@@ -120,6 +167,16 @@ class Family:
     write: Callable[[Config], dict[str, Any]]
     prefixes: tuple[str, ...] = ("model.", "")
     ignored: tuple[str, ...] = ()
+    alternatives: tuple[tuple[Entry, ...], ...] = ()
+
+    def reading(self, stored: Any, prefix: str) -> "Family":
+        """Return the family with the alternatives that the names `stored` are of."""
+        entries = {entry.ours: entry for entry in self.entries}
+        for found in self.alternatives:
+            pattern = _name(found[0].theirs[0], prefix)
+            if fnmatch.filter(stored, pattern.format(i="*", j="*")):
+                entries |= {entry.ours: entry for entry in found}
+        return replace(self, entries=tuple(entries.values()))
 
 
 class Slot(NamedTuple):
@@ -130,6 +187,7 @@ class Slot(NamedTuple):
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
     layout: Layout
+    config: Config  # whose layers are all as the param's
 
 
 def slots(family: Family, config: Config, prefix: str) -> list[Slot]:
@@ -144,9 +202,15 @@ def slots(family: Family, config: Config, prefix: str) -> list[Slot]:
             path = entry.ours.format(i=i)
             if path not in shapes:
                 continue
-            names = tuple(_name(name, prefix).format(i=i) for name in entry.theirs)
+            own = _alike(config, i)
+            names = tuple(
+                _name(name, prefix).format(i=i, j=j)
+                for j in range(_experts(own) if "{j}" in entry.theirs[0] else 1)
+                for name in entry.theirs
+            )
             ours = jax.ShapeDtypeStruct(shapes.pop(path), jnp.float32)
-            theirs = jax.eval_shape(lambda x, e=entry: e.layout.split(config, x), ours)
+            split: Any = functools.partial(entry.layout.split, own)
+            theirs = jax.eval_shape(split, ours)
             out.append(
                 Slot(
                     path,
@@ -154,6 +218,7 @@ def slots(family: Family, config: Config, prefix: str) -> list[Slot]:
                     names,
                     tuple(x.shape for x in theirs),
                     entry.layout,
+                    own,
                 )
             )
     if shapes:
@@ -162,6 +227,26 @@ def slots(family: Family, config: Config, prefix: str) -> list[Slot]:
             "belongs to another family"
         )
     return out
+
+
+def _alike(config: Config, layer: int) -> Config:
+    """Return the config of a model whose layers are all as layer `layer`."""
+    if not config.shapes:
+        return config
+    shape = config.layer(layer)
+    return replace(
+        config,
+        n_kv_heads=shape.n_kv_heads,
+        head_dim=shape.head_dim,
+        d_ff=shape.d_ff,
+        shapes=(shape,),
+        kinds=(0,) * config.n_layers,
+    )
+
+
+def _experts(config: Config) -> int:
+    experts = config.layer(0).experts
+    return experts.count if experts else 0
 
 
 def _name(name: str, prefix: str) -> str:
@@ -213,7 +298,7 @@ def load_params(
     """
     stored = tensors.scan(directory)
     prefix = _prefix(family, stored)
-    specs = slots(family, config, prefix)
+    specs = slots(family.reading(stored, prefix), config, prefix)
     shapes = {n: s for slot in specs for n, s in zip(slot.names, slot.shapes)}
     missing = sorted(set(shapes) - set(stored))
     extra = sorted(set(stored) - set(shapes))
@@ -234,7 +319,7 @@ def load_params(
     flat = {}
     for slot in specs:
         parts = [stored[name].read() for name in slot.names]
-        ours = slot.layout.join(config, parts)
+        ours = slot.layout.join(slot.config, parts)
         # Always a copy in memory: never an alias of the file, which may change.
         flat[slot.path] = place(slot.path, np.array(ours, dtype=dtype, order="C"))
     return unflatten(flat)
@@ -273,7 +358,7 @@ def save_params(
 
     def group(slot: Slot) -> tensors.Group:
         def make() -> tuple[np.ndarray, ...]:
-            return slot.layout.split(config, np.asarray(flat[slot.path]))
+            return slot.layout.split(slot.config, np.asarray(flat[slot.path]))
 
         return tensors.Group(slot.names, slot.shapes, flat[slot.path].dtype, make)
 

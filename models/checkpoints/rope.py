@@ -23,8 +23,21 @@ KEYS = {
         "original_max_position_embeddings",
     ),
     "longrope": ("short_factor", "long_factor", "original_max_position_embeddings"),
+    "yarn": ("factor",),
+    "proportional": (),
 }
-OPTIONAL = {"longrope": ("factor", "attention_factor")}
+OPTIONAL = {
+    "longrope": ("factor", "attention_factor"),
+    "yarn": (
+        "attention_factor",
+        "beta_fast",
+        "beta_slow",
+        "mscale",
+        "mscale_all_dim",
+        "truncate",
+    ),
+    "proportional": ("factor",),
+}
 
 
 def parameters(f: fields.Fields, theta: float) -> dict[str, Any]:
@@ -53,7 +66,9 @@ def build(
 
     Linear: position interpolation (arXiv 2306.15595). llama3: the Llama 3.1 smoothing
     by wavelength. longrope: LongRoPE (arXiv 2402.13753), two factor lists of which the
-    long one serves caches of more than the original context.
+    long one serves caches of more than the original context. yarn: YaRN (arXiv
+    2309.00071, section 3). proportional: frequencies over all dimensions of a head, 0
+    beyond the rotated ones (Gemma 4).
 
     Args:
         raw: a dict from `normal`.
@@ -78,15 +93,29 @@ def build(
         )
     for key, value in raw.items():
         items = value if isinstance(value, list) else [value]
+        if key == "truncate" and isinstance(value, bool):
+            continue
         if key != "rope_type" and not all(_positive(item) for item in items):
             raise ConfigError(f"{where}: {key}={value!r}: use a number above 0")
-    dim = int(head_dim * raw.get("partial_rotary_factor", 1.0))
+    share = raw.get("partial_rotary_factor", 1.0)
+    if kind == "proportional":
+        turned = int(head_dim * share) // 2
+        every = transformer.rope_frequencies(head_dim, raw["rope_theta"])
+        slowed = tuple(w / raw.get("factor", 1.0) for w in every[:turned])
+        source = tuple(sorted((key, _frozen(value)) for key, value in raw.items()))
+        still = (0.0,) * (len(every) - turned)
+        return transformer.Rope(slowed + still, parameters=source)
+    dim = int(head_dim * share)
     plain = transformer.rope_frequencies(dim, raw["rope_theta"])
     source = tuple(sorted((key, _frozen(value)) for key, value in raw.items()))
     if kind == "linear":
         plain = tuple(w / raw["factor"] for w in plain)
     if kind == "llama3":
         plain = tuple(_llama3(w, raw) for w in plain)
+    if kind == "yarn":
+        original = raw.get("original_max_position_embeddings", max_positions)
+        plain = _yarn(plain, dim, original, raw)
+        return transformer.Rope(plain, yarn_scale(raw), parameters=source)
     if kind != "longrope":
         return transformer.Rope(plain, parameters=source)
     original = raw["original_max_position_embeddings"]
@@ -150,6 +179,41 @@ def _llama3(frequency: float, raw: dict[str, Any]) -> float:
         return frequency / raw["factor"]
     smooth = (turns - low) / (high - low)
     return (1 - smooth) * frequency / raw["factor"] + smooth * frequency
+
+
+def _yarn(
+    plain: tuple[float, ...], dim: int, original: int, raw: dict[str, Any]
+) -> tuple[float, ...]:
+    """Slow the pairs that turn few times in the original context, smoothly."""
+
+    def pair(turns: float) -> float:
+        """Return the pair, as a number, that turns so often in the context."""
+        log = math.log(original / (2 * math.pi * turns))
+        return dim * log / (2 * math.log(raw["rope_theta"]))
+
+    low, high = pair(raw.get("beta_fast", 32.0)), pair(raw.get("beta_slow", 1.0))
+    if raw.get("truncate", True):
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, dim - 1)
+    high = high + 0.001 if low == high else high
+    ramp = [min(max((i - low) / (high - low), 0.0), 1.0) for i in range(len(plain))]
+    return tuple(w * (1 - r + r / raw["factor"]) for w, r in zip(plain, ramp))
+
+
+def yarn_scale(raw: dict[str, Any]) -> float:
+    """Return what multiplies cos and sin of a YaRN dict."""
+    if "attention_factor" in raw:
+        return float(raw["attention_factor"])
+    if "mscale" in raw and "mscale_all_dim" in raw:
+        parts = [yarn_growth(raw, raw[key]) for key in ("mscale", "mscale_all_dim")]
+        return parts[0] / parts[1]
+    return yarn_growth(raw, 1.0)
+
+
+def yarn_growth(raw: dict[str, Any], scale: float) -> float:
+    """Return 0.1 m ln(s) + 1 of a factor s above 1, else 1."""
+    factor = raw["factor"]
+    return 0.1 * scale * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
 def _frozen(value: Any) -> Any:

@@ -1,5 +1,7 @@
 """The layout that Llama introduced and most families share: config fields and names."""
 
+import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 from models import transformer
@@ -46,6 +48,32 @@ NORMS = (
     *hf.norm("layer_{i}/mlp_norm", "layers.{i}.post_attention_layernorm"),
 )
 ENTRIES = (*TOP, *NORMS, *PROJECTIONS)
+
+
+def experts(
+    router: str, expert: str, gate: str, up: str, down: str
+) -> tuple[hf.Entry, ...]:
+    """Return the entries of experts stored one by one, by names within a layer."""
+    at = "layers.{i}." + expert
+    pair = (f"{at}.{gate}.weight", f"{at}.{up}.weight")
+    return (
+        hf.Entry(MLP + "router", ("layers.{i}." + router + ".weight",), hf.KERNEL),
+        hf.Entry(MLP + "experts_up", pair, hf.EXPERT_PAIRS),
+        hf.Entry(MLP + "experts_down", (f"{at}.{down}.weight",), hf.EXPERTS),
+    )
+
+
+# As transformers of version 5 holds them: all experts of a layer in one tensor.
+FUSED_EXPERTS = (
+    hf.Entry(
+        MLP + "experts_up",
+        ("layers.{i}.mlp.experts.gate_up_proj",),
+        hf.FUSED_EXPERT_PAIRS,
+    ),
+    hf.Entry(
+        MLP + "experts_down", ("layers.{i}.mlp.experts.down_proj",), hf.FUSED_EXPERTS
+    ),
+)
 # Buffers that old versions of transformers stored with the weights.
 BUFFERS = ("*rotary_emb.inv_freq",)
 
@@ -81,6 +109,18 @@ def shape(f: fields.Fields, **defaults: Any) -> dict[str, Any]:
     if "hidden_act" in f.data:
         out["activation"] = f.choice("hidden_act", fields.ACTIVATIONS, "silu")
     return out
+
+
+def layer(c: hf.Config, i: int, **changes: Any) -> transformer.LayerShape:
+    """Return the shape of a layer with some of its fields changed."""
+    return dataclasses.replace(c.layer(i), **changes)
+
+
+def shaped(c: hf.Config, shapes: Sequence[transformer.LayerShape]) -> hf.Config:
+    """Return a config whose layer i has `shapes[i]`."""
+    every = tuple(dict.fromkeys(shapes))
+    kinds = tuple(every.index(shape) for shape in shapes)
+    return dataclasses.replace(c, windows=(), rope_of=(), shapes=every, kinds=kinds)
 
 
 def write(c: hf.Config, **fields_of_family: Any) -> dict[str, Any]:

@@ -24,6 +24,7 @@ DTYPES: dict[str, Any] = {
     "F16": np.dtype(np.float16),
     "BF16": np.dtype(jnp.bfloat16),
     "F64": np.dtype(np.float64),
+    "U8": np.dtype(np.uint8),
 }
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 SINGLE = "model.safetensors"

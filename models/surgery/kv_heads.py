@@ -31,7 +31,7 @@ import numpy as np
 from models.errors import ConfigError
 from models.transformer import forward, transformer
 from models.transformer.config import Config
-from models.transformer.modules import Layer
+from models.transformer.layer import Layer
 
 SVD, MEAN = "svd", "mean"
 
@@ -55,7 +55,6 @@ def moments(lm: Any, tokens: np.ndarray, shared: int) -> np.ndarray:
         float64[L, 2, G / t, t * d, t * d]: of the keys, before rotation; of the values.
     """
     config = lm.model.config
-    layer: Any = Layer(config)
 
     @jax.jit
     def products(params: Any, row: Any) -> Any:
@@ -64,6 +63,7 @@ def moments(lm: Any, tokens: np.ndarray, shared: int) -> np.ndarray:
         sums = []
         for i in taps:
             weights = {"params": params[f"layer_{i}"]}
+            layer: Any = Layer(config, config.layer(i))
             parts = layer.apply(weights, hidden[i], None, method="project")[1:]
             grouped = [x.reshape(*x.shape[:2], -1, shared * x.shape[3]) for x in parts]
             sums.append(
@@ -121,6 +121,11 @@ def compress(
         ConfigError: a number out of range, or a model with norms of queries and keys.
     """
     config: Config = lm.model.config
+    if config.shapes:
+        raise ConfigError(
+            f"layers of {len(config.shapes)} shapes: heads are merged in models whose "
+            "layers are alike"
+        )
     rank = rank or config.head_dim
     most = shared * config.head_dim
     if shared < 1 or config.n_kv_heads % shared:

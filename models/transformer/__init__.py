@@ -1,6 +1,13 @@
 """One decoder-only transformer for every supported family."""
 
-from models.transformer.config import Config, Rope, rope, rope_frequencies
+from models.transformer.config import (
+    Config,
+    Experts,
+    LayerShape,
+    Rope,
+    rope,
+    rope_frequencies,
+)
 from models.transformer.model import transformer
 from models.transformer.sequence_forward import (
     beside,
@@ -15,6 +22,8 @@ from models.transformer.sequence_forward import (
 
 __all__ = [
     "Config",
+    "Experts",
+    "LayerShape",
     "Rope",
     "beside",
     "bidirectional",

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax import Array
 
 from kernels import tree_attention as trees
@@ -71,7 +72,12 @@ def over_cache(
         def masked(i: int) -> Callable[[Array, Any], Array]:
             mask = views.window(config.window(i))
 
-            def attend(q: Array, store: Any, basis: Array | None = None) -> Array:
+            def attend(
+                q: Array,
+                store: Any,
+                basis: Array | None = None,
+                sinks: Array | None = None,
+            ) -> Array:
                 store = paired.lent(cache, i, store)
                 k, v = store.read()
                 if basis is not None:
@@ -81,18 +87,18 @@ def over_cache(
                 bias = views.bias
                 if isinstance(store, KeptLayer) and store.bias is not None:
                     bias = store.bias.swapaxes(0, 1)[:, None, :, None]
-                return modules.attend(config, q, k, v, own, bias)
+                return modules.attend(config, q, k, v, own, bias, sinks)
 
             return attend
 
         return masked
 
     def streamed(i: int) -> Callable[[Array, Any], Array]:
-        def attend(q: Array, store: Any) -> Array:
+        def attend(q: Array, store: Any, sinks: Array | None = None) -> Array:
             store = paired.lent(cache, i, store)
 
-            def run(q, store, seen, positions, key_positions):
-                out, _ = store.attend(
+            def run(q, store, seen, positions, key_positions, sinks):
+                out, lse = store.attend(
                     q.reshape(*q.shape[:2], -1, q.shape[4]),
                     seen,
                     positions,
@@ -101,11 +107,19 @@ def over_cache(
                     softcap=config.attention_softcap,
                     kernel=kernel,
                 )
-                return out.reshape(q.shape)
+                out = out.reshape(q.shape)
+                if sinks is None:
+                    return out
+                # All parts of the keys are merged in `out`: the sink counts once.
+                lse = lse.reshape(q.shape[:-1]).astype(jnp.float32)
+                part = jax.nn.sigmoid(lse - sinks.astype(jnp.float32))
+                return (out * part[..., None]).astype(out.dtype)
 
             rows = jax.tree.map(lambda x: "batch", seen)
-            axes = ("batch - kv_heads heads -", store.axes(), rows, "batch", "batch")
-            arrays = (q, store, seen, block.positions, cache.pos)
+            heads = None if sinks is None else "kv_heads heads"
+            head_axes = "batch - kv_heads heads -"
+            axes = (head_axes, store.axes(), rows, "batch", "batch", heads)
+            arrays = (q, store, seen, block.positions, cache.pos, sinks)
             return sharding.by_shard(run, arrays, axes).reshape(*q.shape[:2], -1)
 
         return attend

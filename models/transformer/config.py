@@ -24,8 +24,60 @@ class Rope:
 
 
 @dataclass(frozen=True)
+class Experts:
+    """A feed-forward of experts: `models/transformer/experts.py` has the formulas."""
+
+    count: int
+    active: int  # of a token
+    width: int  # of an expert
+    router: str = "softmax"  # softmax | sigmoid
+    normalised: bool = True  # a token's weights are divided by their sum
+    scale: float = 1.0  # multiplies the weights
+    groups: int = 1  # of experts, of which a token's are in the `kept_groups` best
+    kept_groups: int = 1
+    router_bias: bool = False  # of the logits
+    choice_bias: bool = False  # of the scores, where experts are chosen alone
+    bias: bool = False  # of the experts' products
+    shared: int = 0  # width of the experts that every token visits, together
+
+    def __post_init__(self) -> None:
+        if self.router not in ("softmax", "sigmoid"):
+            raise ConfigError(f"router={self.router!r}: use 'softmax' or 'sigmoid'")
+        if not 1 <= self.active <= self.count:
+            raise ConfigError(
+                f"active={self.active} of {self.count} experts: use 1 to {self.count}"
+            )
+        if self.count % self.groups or not 1 <= self.kept_groups <= self.groups:
+            raise ConfigError(
+                f"groups={self.groups}, kept_groups={self.kept_groups} of "
+                f"{self.count} experts: use a divisor, and at most as many"
+            )
+        if self.active > self.count // self.groups * self.kept_groups:
+            raise ConfigError(
+                f"active={self.active}: {self.kept_groups} of {self.groups} groups "
+                f"have {self.count // self.groups * self.kept_groups} experts"
+            )
+
+
+@dataclass(frozen=True)
+class LayerShape:
+    """What may differ from layer to layer."""
+
+    n_kv_heads: int
+    head_dim: int
+    d_ff: int  # of a dense feed-forward
+    window: int = 0  # tokens that a token sees, itself included; 0: all
+    rope: int = 0  # index in `Config.ropes`; -1: no rotary embedding
+    experts: Experts | None = None  # in place of the dense feed-forward
+
+
+@dataclass(frozen=True)
 class Config:
-    """The shape of a transformer; `models/checkpoints` reads it from config.json."""
+    """The shape of a transformer; `models/checkpoints` reads it from config.json.
+
+    Layers are alike but for `windows` and `rope_of`, or layer i has
+    `shapes[kinds[i]]`. `n_kv_heads`, `head_dim` and `d_ff` are then those of most.
+    """
 
     vocab_size: int
     d_model: int
@@ -40,13 +92,18 @@ class Config:
     norm_offset: float = 0.0  # Gemma stores scale - 1
     activation: str = "silu"
     gated: bool = True
+    gate_limit: float = 0.0  # 0: none; else gpt-oss's gate, see `modules.activated`
     position: str = "rope"  # rope | learned | alibi | none
     position_offset: int = 0  # OPT's table starts at 2
     ropes: tuple[Rope, ...] = ()  # layer i uses ropes[rope_of[i]]
     rope_of: tuple[int, ...] = ()
     windows: tuple[int, ...] = ()  # 0: full attention; one per layer
+    shapes: tuple[LayerShape, ...] = ()  # of layers that differ in more
+    kinds: tuple[int, ...] = ()  # layer i has shapes[kinds[i]]
     attention_scale: float = 0.0  # 0: 1 / sqrt(head_dim)
     attention_softcap: float = 0.0
+    # Each head has a further score whose probability is dropped: `modules.attend`.
+    sinks: bool = False
     final_softcap: float = 0.0
     qkv_bias: bool = False
     out_bias: bool = False
@@ -76,6 +133,7 @@ class Config:
                 f"n_heads={self.n_heads} is no multiple of n_kv_heads="
                 f"{self.n_kv_heads}: set n_kv_heads to a divisor"
             )
+        self._check_shapes()
         if self.n_kv_heads % self.kv_shared:
             raise ConfigError(
                 f"n_kv_heads={self.n_kv_heads} is no multiple of kv_shared="
@@ -96,20 +154,59 @@ class Config:
                 "position='rope' needs `ropes`: make them with transformer.rope(...)"
             )
 
+    def _check_shapes(self) -> None:
+        """Raise ConfigError for shapes that do not give every layer one."""
+        if not self.shapes and not self.kinds:
+            return
+        every = range(len(self.shapes))
+        if len(self.kinds) != self.n_layers or any(k not in every for k in self.kinds):
+            raise ConfigError(
+                f"kinds={self.kinds}: give each of the {self.n_layers} layers the "
+                f"number of one of the {len(self.shapes)} shapes"
+            )
+        if self.windows or self.rope_of:
+            raise ConfigError(
+                "windows, rope_of and shapes: name windows and ropes in the shapes"
+            )
+        for shape in self.shapes:
+            if self.n_heads % shape.n_kv_heads:
+                raise ConfigError(
+                    f"n_heads={self.n_heads} is no multiple of a layer's n_kv_heads="
+                    f"{shape.n_kv_heads}: set it to a divisor"
+                )
+
+    def layer(self, layer: int) -> LayerShape:
+        """Return the shape of a layer."""
+        if self.shapes:
+            return self.shapes[self.kinds[layer]]
+        return LayerShape(
+            self.n_kv_heads,
+            self.head_dim,
+            self.d_ff,
+            self.windows[layer] if self.windows else 0,
+            self.rope_of[layer] if self.rope_of else 0,
+        )
+
     def window(self, layer: int) -> int:
         """Return the window of a layer in tokens; 0 for full attention."""
-        return self.windows[layer] if self.windows else 0
-
-    @property
-    def cached(self) -> tuple[int, int]:
-        """The heads of a cache, and the numbers of a key or value in each."""
-        if self.kv_rank:
-            return self.n_kv_heads // self.kv_shared, self.kv_rank
-        return self.n_kv_heads, self.head_dim
+        return self.layer(layer).window
 
     def rope(self, layer: int) -> int:
-        """Return the index in `ropes` of a layer's rotary embedding."""
-        return self.rope_of[layer] if self.rope_of else 0
+        """Return the index in `ropes` of a layer's rotary embedding; -1: none."""
+        return self.layer(layer).rope
+
+    @property
+    def every_window(self) -> tuple[int, ...]:
+        """The window of every layer; () where all attention is full."""
+        sizes = tuple(map(self.window, range(self.n_layers)))
+        return sizes if any(sizes) else ()
+
+    def cached(self, layer: int) -> tuple[int, int]:
+        """Return the heads of a layer's cache, and the numbers of a key in each."""
+        if self.kv_rank:
+            return self.n_kv_heads // self.kv_shared, self.kv_rank
+        shape = self.layer(layer)
+        return shape.n_kv_heads, shape.head_dim
 
 
 def rope_frequencies(dim: int, theta: float) -> tuple[float, ...]:

@@ -25,7 +25,8 @@ from models.cache_layouts.kept import KeptLayer
 from models.distributed import sharding
 from models.errors import ConfigError
 from models.transformer.config import Config
-from models.transformer.modules import Embedding, Layer, rotations
+from models.transformer.layer import Layer
+from models.transformer.modules import Embedding, rotations
 from models.transformer.sparse_attention import over_layers, passed
 
 STATES = "batch - -"  # the axes of a block's states
@@ -51,7 +52,7 @@ def transformer(
         raise ConfigError(f"kernel={kernel!r}: use one of {KERNELS}")
     make_cache = cache
     # `Any`, since Linen's `apply` may also return mutated variables; none here does.
-    layer: Any = Layer(config)
+    layers_of: Any = [Layer(config, config.layer(i)) for i in range(config.n_layers)]
     embedding: Any = Embedding(config)
 
     def at(params: Any, i: int) -> dict:
@@ -61,20 +62,21 @@ def transformer(
         """Draw float32 params in the unstacked form."""
         keys = jax.random.split(key, config.n_layers + 1)
         x = jnp.zeros((1, 1, config.d_model))
-        rotation = rotations(config, jnp.zeros((1, 1), jnp.int32), 1)[0]
+        spun = rotations(config, jnp.zeros((1, 1), jnp.int32), 1)
         mask = jnp.ones((1, 1, 1), bool)
         tokens = jnp.zeros((1, 1), jnp.int32)
         params = {"embedding": embedding.init(keys[0], tokens)["params"]}
-        for i in range(config.n_layers):
-            variables = layer.init(keys[i + 1], x, mask, rotation, None)
+        for i, layer in enumerate(layers_of):
+            variables = layer.init(keys[i + 1], x, mask, spun[config.rope(i)], None)
             params[f"layer_{i}"] = variables["params"]
         return params
 
     def init_cache(batch: int, size: int, dtype: Any = cache_dtype) -> kv_cache.KVCache:
-        return make_cache(config.n_layers, batch, size, *config.cached, dtype)
+        sizes = [config.cached(i) for i in range(config.n_layers)]
+        return kv_cache.of_sizes(make_cache, sizes, batch, size, dtype)
 
     def init_layer(batch: int, slots: int, dtype: Any = cache_dtype) -> Any:
-        return make_cache(1, batch, slots, *config.cached, dtype).layers[0]
+        return make_cache(1, batch, slots, *config.cached(0), dtype).layers[0]
 
     def embed(params: Any, tokens: Array, positions: Array) -> Array:
         variables = {"params": params["embedding"]}
@@ -114,11 +116,14 @@ def transformer(
             rotation, before, selected = spun[config.rope(i)], x, carry
             slots = base.layer_slots(block, i, cache.size)
             own: Any = attend(i)
+            weights = params[f"layer_{i}"]["attention"]
             if config.kv_rank:
-                basis = params[f"layer_{i}"]["attention"]["key_basis"]
-                own = functools.partial(own, basis=basis)
-            attention = attention_of(at(params, i), rotation, slots, own)
-            mlp = mlp_of(at(params, i))
+                own = functools.partial(own, basis=weights["key_basis"])
+            if config.sinks:
+                own = functools.partial(own, sinks=weights["sinks"])
+            layer = layers_of[i]
+            attention = attention_of(layer, at(params, i), rotation, slots, own)
+            mlp = mlp_of(layer, at(params, i))
             if block.run is None:
                 x, stores[i], carry = attention(x, stores[i], carry)
             else:
@@ -142,7 +147,7 @@ def transformer(
             hidden[hi] = x
         return x, replace(cache, layers=tuple(stores)), hidden
 
-    def attention_of(variables, rotation, slots, attend):
+    def attention_of(layer, variables, rotation, slots, attend):
         def run(x, store, carry):
             q, k, v = layer.apply(variables, x, rotation, method="project")
             store = store.append(slots, k, v)
@@ -154,7 +159,7 @@ def transformer(
 
         return run
 
-    def mlp_of(variables):
+    def mlp_of(layer, variables):
         def run(x):
             x = x + layer.apply(variables, x, method="feed_forward")
             return sharding.constrain(x, STATES)
@@ -167,7 +172,8 @@ def transformer(
         stores = list(cache.layers)
         for i in range(lo, hi):
             rotation = spun[config.rope(i)]
-            _, k, v = layer.apply(at(params, i), x, rotation, method="project")
+            own = at(params, i)
+            _, k, v = layers_of[i].apply(own, x, rotation, method="project")
             stores[i] = stores[i].append(block.slots, k, v)
         return replace(cache, layers=tuple(stores))
 

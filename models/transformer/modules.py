@@ -8,17 +8,14 @@ long. Tensor parallelism splits G and F with no permutes.
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import einops
 import flax.linen as nn
 import jax.numpy as jnp
 from jax import Array, lax
 
-from models.cache_layouts import latent
 from models.distributed import sharding
-from models.transformer import sequence_attention
-from models.transformer.config import Config
+from models.transformer.config import Config, LayerShape
 from models.transformer.low_rank import LowRank
 
 NEGATIVE = -1e30
@@ -64,14 +61,14 @@ class Attention(nn.Module):
     """The projections of one layer's attention; callers attend between them."""
 
     config: Config
+    shape: LayerShape
 
     def setup(self) -> None:
-        c = self.config
+        c, (groups, dim) = self.config, (self.shape.n_kv_heads, self.shape.head_dim)
         if c.kv_rank:
             self._setup_latent()
             return
-        heads = (c.n_kv_heads, c.n_heads // c.n_kv_heads + 2, c.head_dim)
-        width = c.n_heads * c.head_dim
+        heads, width = (groups, c.n_heads // groups + 2, dim), c.n_heads * dim
         init = nn.initializers.normal(c.d_model**-0.5)
         out = nn.initializers.normal((2 * c.n_layers * width) ** -0.5)
         self.qkv = self.param("qkv", init, (c.d_model, *heads))
@@ -80,9 +77,12 @@ class Attention(nn.Module):
             self.qkv_bias = self.param("qkv_bias", nn.initializers.zeros, heads)
         if c.out_bias:
             self.out_bias = self.param("out_bias", nn.initializers.zeros, (c.d_model,))
+        if c.sinks:
+            shape, zeros = (groups, c.n_heads // groups), nn.initializers.zeros
+            self.sinks = self.param("sinks", zeros, shape)
         if c.qk_norm:
-            self.q_norm = Norm(c, c.head_dim)
-            self.k_norm = Norm(c, c.head_dim)
+            self.q_norm = Norm(c, dim)
+            self.k_norm = Norm(c, dim)
 
     def project(self, x: Array, rotation: tuple[Array, Array] | None) -> tuple:
         """Project x [B, N, D] to q `[B, N, G, R, d]`, k and v `[B, N, G, d]`.
@@ -103,11 +103,11 @@ class Attention(nn.Module):
             cos, sin = rotation
             q = rotate(q, cos[:, :, None, None], sin[:, :, None, None])
             k = rotate(k, cos[:, :, None], sin[:, :, None])
-        return q * (c.attention_scale or c.head_dim**-0.5), k, v
+        return q * (c.attention_scale or self.shape.head_dim**-0.5), k, v
 
     def _setup_latent(self) -> None:
         c = self.config
-        (groups, rank), copies = c.cached, c.n_heads // c.n_kv_heads
+        (groups, rank), copies = c.cached(0), c.n_heads // c.n_kv_heads
         queries, width = (c.n_kv_heads, copies, c.head_dim), c.n_heads * rank
         init = nn.initializers.normal(c.d_model**-0.5)
         out = nn.initializers.normal((2 * c.n_layers * width) ** -0.5)
@@ -173,7 +173,13 @@ def turned(k: Array, rotation: tuple[Array, Array] | None) -> Array:
 
 
 def attend(
-    config: Config, q: Array, k: Array, v: Array, mask: Array, bias: Array | None = None
+    config: Config,
+    q: Array,
+    k: Array,
+    v: Array,
+    mask: Array,
+    bias: Array | None = None,
+    sinks: Array | None = None,
 ) -> Array:
     """Apply softmax attention; return `[B, N, H d]`.
 
@@ -186,6 +192,8 @@ def attend(
         v: `[B, G, S, d]`.
         mask: bool[B, N, S].
         bias: float32[G, R, B, N, S] or None.
+        sinks: [G, R], a score of every head without a value, neither scaled nor capped;
+            or None.
     """
     nodes = q.shape[1]
     q = einops.rearrange(q, "b n g r d -> b g (r n) d")
@@ -198,8 +206,15 @@ def attend(
     if bias is not None:
         s = s + einops.rearrange(bias, "g r b n s -> b g r n s")
     s = jnp.where(mask[:, None, None], s, NEGATIVE)
-    p = jnp.exp(s - s.max(-1, keepdims=True))
-    total = einops.rearrange(p.sum(-1, keepdims=True), "b g r n x -> b g (r n) x")
+    most = s.max(-1, keepdims=True)
+    if sinks is not None:
+        sink = sinks.astype(jnp.float32)[:, :, None, None]
+        most = jnp.maximum(most, sink)
+    p = jnp.exp(s - most)
+    total = p.sum(-1, keepdims=True)
+    if sinks is not None:
+        total = total + jnp.exp(sink - most)
+    total = einops.rearrange(total, "b g r n x -> b g (r n) x")
     p = einops.rearrange(p, "b g r n s -> b g (r n) s").astype(v.dtype)
     out = lax.dot_general(
         p, v, (((3,), (2,)), ((0, 1), (0, 1))), preferred_element_type=jnp.float32
@@ -208,76 +223,41 @@ def attend(
     return einops.rearrange(out, "b g (r n) d -> b n (g r d)", n=nodes)
 
 
+def activated(config: Config, h: Array) -> Array:
+    """Apply the activation to h [..., 2, F] of a gated MLP, or to [..., F].
+
+    With a limit c (gpt-oss) the gate g, at most c, and u, within +-c, give
+    g sigmoid(1.702 g) (u + 1).
+    """
+    if not config.gated:
+        return ACTIVATIONS[config.activation](h)
+    gate, up = h[..., 0, :], h[..., 1, :]
+    if config.gate_limit:
+        gate = jnp.minimum(gate, config.gate_limit)
+        up = jnp.clip(up, -config.gate_limit, config.gate_limit)
+        return gate * nn.sigmoid(1.702 * gate) * (up + 1)
+    return ACTIVATIONS[config.activation](gate) * up
+
+
 class MLP(nn.Module):
     config: Config
+    width: int
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
         c = self.config
-        act = ACTIVATIONS[c.activation]
         init = nn.initializers.normal(c.d_model**-0.5)
-        down_init = nn.initializers.normal((2 * c.n_layers * c.d_ff) ** -0.5)
-        shape = (2, c.d_ff) if c.gated else (c.d_ff,)
+        down_init = nn.initializers.normal((2 * c.n_layers * self.width) ** -0.5)
+        shape = (2, self.width) if c.gated else (self.width,)
         up = self.param("up", init, (c.d_model, *shape))
-        down = self.param("down", down_init, (c.d_ff, c.d_model))
+        down = self.param("down", down_init, (self.width, c.d_model))
         h = product(x, up)
         if c.mlp_bias:
             h = h + self.param("up_bias", nn.initializers.zeros, shape)
-        h = act(h[..., 0, :]) * h[..., 1, :] if c.gated else act(h)
-        y = product(h, down)
+        y = product(activated(c, h), down)
         if c.mlp_bias:
             y = y + self.param("down_bias", nn.initializers.zeros, (c.d_model,))
         return y
-
-
-class Layer(nn.Module):
-    """One layer; `merge` and `feed_forward` return terms to add to the residual.
-
-    `ahead`: how many tokens behind itself a token of a whole sequence may see.
-    """
-
-    config: Config
-    ahead: int | None = 0
-
-    def setup(self) -> None:
-        c = self.config
-        self.attention_norm = Norm(c, c.d_model)
-        self.attention = Attention(c)
-        self.mlp_norm = Norm(c, c.d_model)
-        self.mlp = MLP(c)
-        if c.post_norms:
-            self.post_attention_norm = Norm(c, c.d_model)
-            self.post_mlp_norm = Norm(c, c.d_model)
-
-    def project(self, x: Array, rotation: tuple[Array, Array] | None) -> tuple:
-        return self.attention.project(self.attention_norm(x), rotation)
-
-    def merge(self, out: Array) -> Array:
-        y = self.attention.merge(out)
-        return self.post_attention_norm(y) if self.config.post_norms else y
-
-    def feed_forward_input(self, x: Array) -> Array:
-        """Return what the feed-forward reads of the state `x` after attention."""
-        return self.mlp_norm(x)
-
-    def feed_forward(self, x: Array) -> Array:
-        y = self.mlp(self.mlp_norm(x))
-        return self.post_mlp_norm(y) if self.config.post_norms else y
-
-    def attended(self, x: Array, mask: Array, rotation: Any, bias: Any) -> Array:
-        """Return the state after attention over the whole sequence."""
-        q, k, v = self.project(x, rotation)
-        if self.config.kv_rank:
-            k, v = (part.swapaxes(1, 2) for part in (k, v))
-            k, v = latent.expand(k, v, self.attention.key_basis)
-            k, v = turned(k, rotation).swapaxes(1, 2), v.swapaxes(1, 2)
-        about = (q, k, v, mask, bias, self.ahead)
-        out = sequence_attention.attend(self.config, *about)
-        return x + self.merge(out)
-
-    def __call__(self, x: Array, mask: Array, rotation: Any, bias: Any) -> Array:
-        x = self.attended(x, mask, rotation, bias)
-        return x + self.feed_forward(x)
 
 
 class Embedding(nn.Module):
@@ -340,7 +320,7 @@ class Embedding(nn.Module):
 def rotations(config: Config, positions: Array, size: int) -> list:
     """Compute (cos, sin) float32[B, N, r/2] of each rope, for caches of `size` slots.
 
-    `positions` is int32[B, N]; without ropes the result is [None].
+    `positions` is int32[B, N]. The last of the results is None: no rotation.
     """
     out = []
     for r in config.ropes:
@@ -348,7 +328,7 @@ def rotations(config: Config, positions: Array, size: int) -> list:
         frequencies = jnp.asarray(r.long if long else r.frequencies, jnp.float32)
         angle = positions[..., None].astype(jnp.float32) * frequencies
         out.append((jnp.cos(angle) * r.scale, jnp.sin(angle) * r.scale))
-    return out or [None]
+    return [*out, None]
 
 
 def alibi_slopes(heads: int) -> list[float]:

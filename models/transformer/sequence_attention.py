@@ -27,6 +27,7 @@ def attend(
     mask: Array,
     bias: Array | None = None,
     ahead: int | None = 0,
+    sinks: Array | None = None,
 ) -> Array:
     """Apply softmax attention; return `[B, T, H d]`.
 
@@ -38,6 +39,7 @@ def attend(
         mask: bool[B, T, T].
         bias: float32[G, R, B, T, T] or None.
         ahead: how many tokens behind itself a token may see; None: all.
+        sinks: [G, R] or None, as of `modules.attend`.
     """
     length = q.shape[1]
     size = CHUNK if block_traffic.platform() == "cpu" else LARGE
@@ -48,14 +50,19 @@ def attend(
         last = length if ahead is None else min(end + ahead, length)
         part = None if bias is None else bias[..., start:end, :last]
         seen = mask[:, start:end, :last]
-        outs.append(
-            _chunk(config, q[:, start:end], k[:, :, :last], v[:, :, :last], seen, part)
-        )
+        keys, values = k[:, :, :last], v[:, :, :last]
+        outs.append(_chunk(config, q[:, start:end], keys, values, seen, part, sinks))
     return jnp.concatenate(outs, 1)
 
 
 def _chunk(
-    config: Any, q: Array, k: Array, v: Array, mask: Array, bias: Array | None
+    config: Any,
+    q: Array,
+    k: Array,
+    v: Array,
+    mask: Array,
+    bias: Array | None,
+    sinks: Array | None,
 ) -> Array:
     """Attend with one chunk of queries `[B, N, G, R, d]` over keys `[B, G, S, d]`."""
     nodes = q.shape[1]
@@ -69,8 +76,16 @@ def _chunk(
     if bias is not None:
         s = s + einops.rearrange(bias, "g r b n s -> b g r n s")
     s = s + jnp.where(mask, 0.0, NEGATIVE)[:, None, None]
-    p = jnp.exp(s - lax.stop_gradient(s.max(-1, keepdims=True)))
-    total = einops.rearrange(p.sum(-1), "b g r n -> b g (r n) 1")
+    most = s.max(-1, keepdims=True)
+    if sinks is not None:
+        sink = sinks.astype(jnp.float32)[:, :, None, None]
+        most = jnp.maximum(most, sink)
+    most = lax.stop_gradient(most)
+    p = jnp.exp(s - most)
+    total = p.sum(-1, keepdims=True)
+    if sinks is not None:
+        total = total + jnp.exp(sink - most)
+    total = einops.rearrange(total, "b g r n x -> b g (r n) x")
     p = einops.rearrange(p, "b g r n s -> b g (r n) s").astype(v.dtype)
     out = lax.dot_general(
         p, v, (((3,), (2,)), ((0, 1), (0, 1))), preferred_element_type=jnp.float32

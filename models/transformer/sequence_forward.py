@@ -12,7 +12,8 @@ from models.distributed import sharding
 from models.errors import ConfigError
 from models.transformer import rematerialisation
 from models.transformer.config import Config
-from models.transformer.modules import Embedding, Layer, Views, attend, rotations
+from models.transformer.layer import Layer
+from models.transformer.modules import Embedding, Views, attend, rotations
 
 
 def forward(
@@ -53,9 +54,9 @@ def forward(
     if mask is None:
         mask, ahead = causal(length, segments), 0
     else:
-        if any(config.windows) or config.position == "alibi":
+        if config.every_window or config.position == "alibi":
             raise ConfigError(
-                f"windows={config.windows} and position={config.position!r}: sliding "
+                f"windows={config.every_window} and position={config.position!r}: sliding "
                 "windows and ALiBi are of causal attention; leave `mask` out, or use "
                 "a model with full attention"
             )
@@ -63,7 +64,7 @@ def forward(
     if positions is None:
         positions = places(tokens.shape, segments)
     mask = jnp.broadcast_to(mask, (tokens.shape[0], length, length))
-    layer: Any = Layer(config, ahead)
+    layers: Any = [Layer(config, config.layer(i), ahead) for i in _each(config)]
     embedding: Any = Embedding(config)
     top = {"params": params["embedding"]}
     x = embedding.apply(top, tokens, positions, method="embed")
@@ -75,19 +76,19 @@ def forward(
         return views.window(config.window(i)), spun[config.rope(i)], views.bias
 
     def step(weights, x, i):
-        x = layer.apply({"params": weights}, x, *around(i))
+        x = layers[i].apply({"params": weights}, x, *around(i))
         return sharding.constrain(x, "batch - -")
 
     def last_input(weights, x, i):  # the compiler joins this attention with the step's
         weights = {"params": weights}
-        x = layer.apply(weights, x, *around(i), method="attended")
-        return layer.apply(weights, x, method="feed_forward_input")
+        x = layers[i].apply(weights, x, *around(i), method="attended")
+        return layers[i].apply(weights, x, method="feed_forward_input")
 
     if remat:
         step = rematerialisation.remat(step, (2,))
     hidden: dict[base.Tap, Array] = {}
     if "stacked" in params:
-        kinds = {(config.window(i), config.rope(i)) for i in range(config.n_layers)}
+        kinds = {config.layer(i) for i in _each(config)}
         if len(kinds) > 1 or taps or share is not None:
             raise ConfigError(
                 "the stacked form needs equal layers, all run, and no taps: use "
@@ -113,6 +114,10 @@ def forward(
     logits = embedding.apply(top, x, method="logits")
     logits = sharding.constrain(logits, "batch - vocab")
     return base.ModelOutput(logits, base.Hidden(hidden))
+
+
+def _each(config: Config) -> range:
+    return range(config.n_layers)
 
 
 def places(shape: tuple[int, ...], segments: Array | None = None) -> Array:
@@ -202,18 +207,19 @@ def beside(
         The extra nodes' states after the final norm, [B, E, D].
     """
     length = texts.shape[1]
-    layer: Any = Layer(config)
     every = jnp.concatenate([texts, positions], 1)
     spun = rotations(config, every, length)
     views = Views(config, positions, every, mask)
 
     def step(weights, text, x, i):
-        variables = {"params": weights}
+        variables: Any = {"params": weights}
+        layer: Any = Layer(config, config.layer(i))
         both = jnp.concatenate([text, x], 1)
         rotation = spun[config.rope(i)]
         q, k, v = layer.apply(variables, both, rotation, method="project")
         seen, k, v = views.window(config.window(i)), k.swapaxes(1, 2), v.swapaxes(1, 2)
-        out = attend(config, q[:, length:], k, v, seen, views.bias)
+        sinks = weights["attention"]["sinks"] if config.sinks else None
+        out = attend(config, q[:, length:], k, v, seen, views.bias, sinks)
         x = x + layer.apply(variables, out, method="merge")
         return x + layer.apply(variables, x, method="feed_forward")
 

@@ -8,7 +8,8 @@ import models
 from decoding.cache_reading import label_channels
 from decoding.conformance import peaked
 from experiments import label_channels as command
-from models.transformer.modules import Layer, rotations
+from models.transformer.layer import Layer
+from models.transformer.modules import rotations
 
 
 def test_windows():

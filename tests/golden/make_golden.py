@@ -1,6 +1,6 @@
 """Write the golden models: small random HF checkpoints and the logits they give.
 
-    python tests/golden/make_golden.py        (needs the extra `peers`; takes seconds)
+    python tests/golden/make_golden.py [NAME ..]   (needs the extra `peers`; seconds)
 
 Each family gets a directory as `save_pretrained` writes it, and `<name>.npz` beside it
 with `tokens` int32[2, T] and `logits` float32[2, T, V], computed in float32 by eager
@@ -11,6 +11,7 @@ and scale changes the logits visibly; windows are shorter than the sequence.
 import json
 import pathlib
 import shutil
+import sys
 
 import numpy as np
 import tokenizers
@@ -159,6 +160,29 @@ def build() -> dict[str, transformers.PretrainedConfig]:
             eos_token_id=2,
             word_embed_proj_dim=32,
         ),
+        "mixtral": t.MixtralConfig(
+            **_sizes(num_local_experts=4, num_experts_per_tok=2)
+        ),
+        "qwen3_moe": t.Qwen3MoeConfig(
+            **_sizes(
+                head_dim=16,
+                num_experts=6,
+                num_experts_per_tok=3,
+                moe_intermediate_size=24,
+                norm_topk_prob=False,
+                mlp_only_layers=[1],
+            )
+        ),
+        "gpt_oss": t.GptOssConfig(
+            **_sizes(
+                hidden_size=64,
+                intermediate_size=32,
+                head_dim=8,
+                sliding_window=5,
+                num_local_experts=4,
+                num_experts_per_tok=2,
+            )
+        ),
     }
 
 
@@ -242,22 +266,23 @@ def write_tokenizer(directory: pathlib.Path, tok, template: str | None) -> None:
     path.write_text(json.dumps(expected, indent=1, ensure_ascii=False) + "\n")
 
 
-def main() -> None:
-    shutil.rmtree(OUT, ignore_errors=True)
-    OUT.mkdir()
+def main(names: list[str]) -> None:
     rng = np.random.default_rng(0)
     for name, config in build().items():
-        torch.manual_seed(0)
-        model = model_of(config)
         vocab = config.get_text_config().vocab_size
         tokens = rng.integers(3, vocab, (2, LENGTH)).astype(np.int32)
+        more = rng.integers(3, vocab, (2, 40)) if name == "phi3_long" else None
+        if names and name not in names:
+            continue
+        torch.manual_seed(0)
+        shutil.rmtree(OUT / name, ignore_errors=True)
+        model = model_of(config)
         arrays = {"tokens": tokens}
         with torch.no_grad():
             arrays["logits"] = model(torch.from_numpy(tokens).long()).logits.numpy()
-            if name == "phi3_long":
+            if more is not None:
                 # Past the original context every position uses the long factors.
-                more = rng.integers(3, vocab, (2, 40)).astype(np.int32)
-                arrays["long_tokens"] = more
+                arrays["long_tokens"] = more.astype(np.int32)
                 arrays["long_logits"] = model(torch.from_numpy(more).long()).logits
         np.savez_compressed(OUT / f"{name}.npz", **arrays)
         shards = {"max_shard_size": "30KB"} if name == "llama3" else {}
@@ -271,4 +296,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

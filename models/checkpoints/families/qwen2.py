@@ -19,10 +19,10 @@ def windows(f: fields.Fields) -> tuple[int, ...]:
 def written_windows(c: hf.Config) -> dict[str, Any]:
     """Return the fields of config.json that `windows` reads."""
     return {
-        "use_sliding_window": bool(c.windows),
-        "sliding_window": max(c.windows) if c.windows else None,
+        "use_sliding_window": bool(c.every_window),
+        "sliding_window": max(c.every_window, default=None),
         "max_window_layers": c.n_layers,
-        "layer_types": fields.kinds(c.windows, c.n_layers),
+        "layer_types": fields.kinds(c.every_window, c.n_layers),
     }
 
 

@@ -14,7 +14,8 @@ import numpy as np
 
 from decoding import Method, Spec
 from decoding.conformance import kit, peaked
-from models.transformer.modules import Layer, rotations
+from models.transformer.layer import Layer
+from models.transformer.modules import rotations
 
 PROMPTS = peaked.PROMPTS[2:]
 

@@ -16,7 +16,8 @@ import numpy as np
 import decoding
 from decoding import Method, Spec
 from decoding.conformance import peaked
-from models.transformer.modules import Layer, rotations
+from models.transformer.layer import Layer
+from models.transformer.modules import rotations
 
 PROMPTS = peaked.PROMPTS[2:]
 CLOSE = 2e-4

@@ -86,7 +86,7 @@ def test_arms_change_the_model():
     c = types.SimpleNamespace(length=64, last=32)
     own = [("file", tuple(range(64)))]
     lm, spec = study.built(c, TINY, own, {"heads": {"rank": 16}})
-    assert lm.model.config.cached == (1, 16) and spec == Spec("caches/dense")
+    assert lm.model.config.cached(0) == (1, 16) and spec == Spec("caches/dense")
     lm, _ = study.built(c, TINY, own, {"layout": "int8", "window": 64})
     like = jax.eval_shape(lambda: lm.model.init_layer(1, 64))
     assert type(like).__name__ == "QuantizedLayer"

@@ -15,6 +15,7 @@ from jax import lax
 
 from models import base, errors, transformer
 from models.transformer import modules
+from models.transformer.layer import Layer
 from tests.models import blocks
 from tests.models.small import (
     CONFIG,
@@ -92,7 +93,7 @@ def test_what_the_last_feed_forward_reads(fields):
     for hidden in (out.hidden, without.hidden):
         close(hidden[base.FFN_INPUT], want)
     assert np.abs(out.hidden[base.FFN_INPUT] - x).max() > 0.1
-    layer, last = modules.Layer(config), {"params": params["layer_2"]}
+    layer, last = Layer(config), {"params": params["layer_2"]}
     close(out.hidden[3], x + layer.apply(last, x, method="feed_forward"))
 
 
@@ -111,7 +112,7 @@ def by_hand(params, cache, block, run):
     """Layers 0..2 with what `run` leaves out written as a Python choice by `where`."""
     cache = cache.open(block)
     x = LM.embed(params, block.tokens, block.positions)
-    layer = modules.Layer(CONFIG)
+    layer = Layer(CONFIG)
     mask = base.dense_mask(block.visibility, SIZE)
     distance = block.positions[:, :, None] - cache.pos[:, None]
     rotation = modules.rotations(CONFIG, block.positions, SIZE)[0]

@@ -1,0 +1,197 @@
+"""A feed-forward of experts: a router sends every token to a few of many MLPs.
+
+With z = x W the router's logits, float32[E], of a token's state, k = `active` and b the
+choice bias (0 without one),
+
+    s = softmax(z) or sigmoid(z)
+    i_1 .. i_k = the k greatest of s + b, where groups are limited, in the best ones
+    w_j = s[i_j],  over their sum if `normalised`,  times `scale`
+    y = sum_j w_j MLP_{i_j}(x) + MLP_shared(x)
+
+Shazeer et al., *Outrageously Large Neural Networks*, 2017, arXiv 1701.06538. The best of
+equal scores is the expert of the lowest number. A group's score is the greatest of its
+experts' (softmax: DeepSeek-V2, arXiv 2405.04434) or the sum of its two greatest
+(sigmoid: DeepSeek-V3, arXiv 2412.19437).
+"""
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from kernels import block_traffic
+from models.transformer.config import Config, Experts
+from models.transformer.modules import MLP, activated
+
+FORMS = ("gathered", "ragged", "every")
+
+
+def route(
+    experts: Experts, logits: Array, bias: Array | None = None
+) -> tuple[Array, Array]:
+    """Choose the experts of every token.
+
+    Args:
+        experts: the router's rules.
+        logits: float32[..., E].
+        bias: float32[E], added to scores where experts are chosen.
+
+    Returns:
+        int32[..., k], best first, and their weights float32[..., k].
+    """
+    is_softmax = experts.router == "softmax"
+    scores = jax.nn.softmax(logits, -1) if is_softmax else jax.nn.sigmoid(logits)
+    choice = scores if bias is None else scores + bias
+    if experts.groups > 1:
+        parts = choice.reshape(*choice.shape[:-1], experts.groups, -1)
+        best = lax.top_k(parts, 1 if is_softmax else 2)[0].sum(-1)
+        kept = lax.top_k(best, experts.kept_groups)[1]
+        open_ = (kept[..., None] == jnp.arange(experts.groups)).any(-2)
+        choice = jnp.where(open_[..., None], parts, -jnp.inf).reshape(choice.shape)
+    chosen = lax.top_k(choice, experts.active)[1]
+    weights = jnp.take_along_axis(scores, chosen, -1)
+    if experts.normalised:
+        weights = weights / (weights.sum(-1, keepdims=True) + 1e-20)
+    return chosen, weights * experts.scale
+
+
+def form(experts: Experts, tokens: int) -> str:
+    """Return how `tokens` tokens meet their experts; all forms compute the same.
+
+    Few tokens read the weights of their own experts alone. Where more come, rows are
+    sorted by expert (`lax.ragged_dot`); CPUs, whose compiler multiplies all rows by all
+    experts there, do so without the sorting.
+    """
+    if tokens * experts.active <= experts.count:
+        return "gathered"
+    return "every" if block_traffic.platform() == "cpu" else "ragged"
+
+
+class ExpertMLP(nn.Module):
+    """The experts of one layer, and those that every token visits."""
+
+    config: Config
+    experts: Experts
+
+    def setup(self) -> None:
+        c, e = self.config, self.experts
+        normal = nn.initializers.normal
+        init, down = normal(c.d_model**-0.5), normal((2 * c.n_layers * e.width) ** -0.5)
+        zeros = nn.initializers.zeros
+        self.router = self.param("router", init, (c.d_model, e.count))
+        if e.router_bias:
+            self.router_bias = self.param("router_bias", zeros, (e.count,))
+        if e.choice_bias:
+            self.choice_bias = self.param("choice_bias", zeros, (e.count,))
+        wide = (e.count, c.d_model, 2, e.width)
+        self.experts_up = self.param("experts_up", init, wide)
+        self.experts_down = self.param(
+            "experts_down", down, (e.count, e.width, c.d_model)
+        )
+        if e.bias:
+            self.experts_up_bias = self.param(
+                "experts_up_bias", zeros, (e.count, 2, e.width)
+            )
+            self.experts_down_bias = self.param(
+                "experts_down_bias", zeros, (e.count, c.d_model)
+            )
+        if e.shared:
+            self.shared = MLP(c, e.shared)
+
+    def routed(self, x: Array) -> tuple[Array, Array]:
+        """Return the experts int32[..., k] of states x [..., D], and their weights."""
+        wide = x.astype(jnp.float32) @ self.router.astype(jnp.float32)
+        if self.experts.router_bias:
+            wide = wide + self.router_bias
+        bias = self.choice_bias if self.experts.choice_bias else None
+        return route(self.experts, wide, bias)
+
+    def __call__(self, x: Array) -> Array:
+        e = self.experts
+        rows = x.reshape(-1, x.shape[-1])
+        chosen, weights = self.routed(rows)
+        biases = (self.experts_up_bias, self.experts_down_bias) if e.bias else None
+        given = (rows, chosen, weights, self.experts_up, self.experts_down, biases)
+        y = mixed(self.config, form(e, len(rows)), *given).reshape(x.shape)
+        return y + self.shared(x) if e.shared else y
+
+
+def mixed(
+    config: Config,
+    form: str,
+    x: Array,
+    chosen: Array,
+    weights: Array,
+    up: Array,
+    down: Array,
+    biases: tuple[Array, Array] | None = None,
+) -> Array:
+    """Return the weighted sum [T, D] of the chosen experts' MLPs of x [T, D].
+
+    Args:
+        config: for the activation.
+        form: one of `FORMS`.
+        x: [T, D].
+        chosen: int32[T, k].
+        weights: float32[T, k].
+        up: [E, D, 2, F].
+        down: [E, F, D].
+        biases: of both, [E, 2, F] and [E, D].
+    """
+    outputs = {"gathered": _gathered, "ragged": _ragged, "every": _every}[form]
+    y: Any = outputs(config, x, chosen, up, down, biases)
+    return jnp.einsum("tkd,tk->td", y, weights.astype(y.dtype))
+
+
+def _gathered(config, x, chosen, up, down, biases):  # -> [T, k, D]
+    h = jnp.einsum("td,tkdcf->tkcf", x, up[chosen])
+    h = h if biases is None else h + biases[0][chosen]
+    y = jnp.einsum("tkf,tkfd->tkd", activated(config, h), down[chosen])
+    return y if biases is None else y + biases[1][chosen]
+
+
+def _ragged(config, x, chosen, up, down, biases):
+    count, copies = len(up), chosen.shape[1]
+    flat = chosen.reshape(-1)
+    order = jnp.argsort(flat, stable=True)
+    sizes = jnp.bincount(flat, length=count).astype(jnp.int32)
+    rows, of = x[order // copies], flat[order]
+    h = lax.ragged_dot(rows, up.reshape(*up.shape[:2], -1), sizes)
+    h = h.reshape(-1, *up.shape[2:])
+    h = h if biases is None else h + biases[0][of]
+    y = lax.ragged_dot(activated(config, h), down, sizes)
+    y = y if biases is None else y + biases[1][of]
+    return (
+        jnp.zeros_like(y)
+        .at[order]
+        .set(y, unique_indices=True)
+        .reshape(len(x), copies, -1)
+    )
+
+
+def _every(config, x, chosen, up, down, biases):
+    h = jnp.einsum("td,edcf->tecf", x, up)
+    h = h if biases is None else h + biases[0]
+    y = jnp.einsum("tef,efd->ted", activated(config, h), down)
+    y = y if biases is None else y + biases[1]
+    return jnp.take_along_axis(y, chosen[..., None], 1)
+
+
+def unique(chosen: Array, live: Array) -> Array:
+    """Count the experts that the live tokens of a call meet: int32[], or [...] .
+
+    Args:
+        chosen: int32[..., T, k], the experts of T tokens.
+        live: bool[..., T], tokens that count; padding does not.
+    """
+    count = jnp.where(live[..., None], chosen, -1)
+    flat = jnp.sort(count.reshape(*count.shape[:-2], -1), -1)
+    first = jnp.concatenate([jnp.full_like(flat[..., :1], -1), flat[..., :-1]], -1)
+    return ((flat != first) & (flat >= 0)).sum(-1).astype(jnp.int32)
+
+
+def expected(experts: Experts, tokens: int) -> float:
+    """Return E (1 - (1 - k / E)^n), the experts that n independent tokens meet."""
+    return experts.count * (1 - (1 - experts.active / experts.count) ** tokens)

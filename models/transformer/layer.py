@@ -1,0 +1,70 @@
+"""One layer: attention and a feed-forward, dense or of experts."""
+
+from typing import Any
+
+import flax.linen as nn
+from jax import Array
+
+from models.cache_layouts import latent
+from models.transformer import sequence_attention
+from models.transformer.config import Config, LayerShape
+from models.transformer.experts import ExpertMLP
+from models.transformer.modules import MLP, Attention, Norm, turned
+
+
+class Layer(nn.Module):
+    """One layer; `merge` and `feed_forward` return terms to add to the residual.
+
+    `ahead`: how many tokens behind itself a token of a whole sequence may see.
+    """
+
+    config: Config
+    shape: LayerShape | None = None  # None: that of layers that are alike
+    ahead: int | None = 0
+
+    def setup(self) -> None:
+        c, shape = self.config, self.shape or self.config.layer(0)
+        self.attention_norm = Norm(c, c.d_model)
+        self.attention = Attention(c, shape)
+        self.mlp_norm = Norm(c, c.d_model)
+        experts = shape.experts
+        self.mlp = ExpertMLP(c, experts) if experts else MLP(c, shape.d_ff)
+        if c.post_norms:
+            self.post_attention_norm = Norm(c, c.d_model)
+            self.post_mlp_norm = Norm(c, c.d_model)
+
+    def project(self, x: Array, rotation: tuple[Array, Array] | None) -> tuple:
+        return self.attention.project(self.attention_norm(x), rotation)
+
+    def merge(self, out: Array) -> Array:
+        y = self.attention.merge(out)
+        return self.post_attention_norm(y) if self.config.post_norms else y
+
+    def feed_forward_input(self, x: Array) -> Array:
+        """Return what the feed-forward reads of the state `x` after attention."""
+        return self.mlp_norm(x)
+
+    def routed(self, x: Array) -> Array:
+        """Return the experts int32[B, N, k] that the state `x` is sent to."""
+        mlp: Any = self.mlp
+        return mlp.routed(self.mlp_norm(x))[0]
+
+    def feed_forward(self, x: Array) -> Array:
+        y = self.mlp(self.mlp_norm(x))
+        return self.post_mlp_norm(y) if self.config.post_norms else y
+
+    def attended(self, x: Array, mask: Array, rotation: Any, bias: Any) -> Array:
+        """Return the state after attention over the whole sequence."""
+        q, k, v = self.project(x, rotation)
+        if self.config.kv_rank:
+            k, v = (part.swapaxes(1, 2) for part in (k, v))
+            k, v = latent.expand(k, v, self.attention.key_basis)
+            k, v = turned(k, rotation).swapaxes(1, 2), v.swapaxes(1, 2)
+        sinks = self.attention.sinks if self.config.sinks else None
+        about = (q, k, v, mask, bias, self.ahead, sinks)
+        out = sequence_attention.attend(self.config, *about)
+        return x + self.merge(out)
+
+    def __call__(self, x: Array, mask: Array, rotation: Any, bias: Any) -> Array:
+        x = self.attended(x, mask, rotation, bias)
+        return x + self.feed_forward(x)
