@@ -13,17 +13,20 @@ from models.checkpoints.families import (
     llama,
     mistral,
     mixtral,
+    olmo2,
+    olmo3,
     opt,
     phi3,
     qwen2,
     qwen3,
     qwen3_moe,
     sdar,
+    smollm3,
 )
 from models.errors import ConfigError
 
 DENSE = (llama, mistral, qwen2, qwen3, gemma2, gemma3, phi3, gpt2, opt)
-AUTOREGRESSIVE = (*DENSE, mixtral, qwen3_moe, gpt_oss)
+AUTOREGRESSIVE = (*DENSE, olmo2, olmo3, smollm3, mixtral, qwen3_moe, gpt_oss)
 DIFFUSION = (llada, dream, sdar)
 FAMILIES: dict[str, hf.Family] = {
     module.FAMILY.model_type: module.FAMILY for module in (*AUTOREGRESSIVE, *DIFFUSION)

@@ -109,13 +109,15 @@ class Config:
     out_bias: bool = False
     mlp_bias: bool = False
     qk_norm: bool = False
+    qk_norm_whole: bool = False  # of all heads together, not of each (OLMo 2)
     kv_shared: int = (
         1  # KV heads that share a latent key and value of `kv_rank` numbers
     )
     kv_rank: int = (
         0  # 0: each KV head has a key and a value; see `cache_layouts/latent`
     )
-    post_norms: bool = False  # Gemma 2/3: a norm after attention and after the MLP
+    pre_norms: bool = True  # a norm before attention and before the MLP
+    post_norms: bool = False  # Gemma 2/3, OLMo 2: one after each
     tied: bool = True
     labels: int = 0  # outputs of the head of a classifier; 0: vocab_size
     embed_scale: float = 1.0

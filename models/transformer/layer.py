@@ -24,17 +24,19 @@ class Layer(nn.Module):
 
     def setup(self) -> None:
         c, shape = self.config, self.shape or self.config.layer(0)
-        self.attention_norm = Norm(c, c.d_model)
         self.attention = Attention(c, shape)
-        self.mlp_norm = Norm(c, c.d_model)
         experts = shape.experts
         self.mlp = ExpertMLP(c, experts) if experts else MLP(c, shape.d_ff)
+        if c.pre_norms:
+            self.attention_norm = Norm(c, c.d_model)
+            self.mlp_norm = Norm(c, c.d_model)
         if c.post_norms:
             self.post_attention_norm = Norm(c, c.d_model)
             self.post_mlp_norm = Norm(c, c.d_model)
 
     def project(self, x: Array, rotation: tuple[Array, Array] | None) -> tuple:
-        return self.attention.project(self.attention_norm(x), rotation)
+        x = self.attention_norm(x) if self.config.pre_norms else x
+        return self.attention.project(x, rotation)
 
     def merge(self, out: Array) -> Array:
         y = self.attention.merge(out)
@@ -42,15 +44,15 @@ class Layer(nn.Module):
 
     def feed_forward_input(self, x: Array) -> Array:
         """Return what the feed-forward reads of the state `x` after attention."""
-        return self.mlp_norm(x)
+        return self.mlp_norm(x) if self.config.pre_norms else x
 
     def routed(self, x: Array) -> Array:
         """Return the experts int32[B, N, k] that the state `x` is sent to."""
         mlp: Any = self.mlp
-        return mlp.routed(self.mlp_norm(x))[0]
+        return mlp.routed(self.feed_forward_input(x))[0]
 
     def feed_forward(self, x: Array) -> Array:
-        y = self.mlp(self.mlp_norm(x))
+        y = self.mlp(self.feed_forward_input(x))
         return self.post_mlp_norm(y) if self.config.post_norms else y
 
     def attended(self, x: Array, mask: Array, rotation: Any, bias: Any) -> Array:

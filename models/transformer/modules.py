@@ -81,8 +81,9 @@ class Attention(nn.Module):
             shape, zeros = (groups, c.n_heads // groups), nn.initializers.zeros
             self.sinks = self.param("sinks", zeros, shape)
         if c.qk_norm:
-            self.q_norm = Norm(c, dim)
-            self.k_norm = Norm(c, dim)
+            all_heads = c.qk_norm_whole
+            self.q_norm = Norm(c, c.n_heads * dim if all_heads else dim)
+            self.k_norm = Norm(c, groups * dim if all_heads else dim)
 
     def project(self, x: Array, rotation: tuple[Array, Array] | None) -> tuple:
         """Project x [B, N, D] to q `[B, N, G, R, d]`, k and v `[B, N, G, d]`.
@@ -98,12 +99,18 @@ class Attention(nn.Module):
             qkv = qkv + self.qkv_bias
         q, k, v = split_heads(qkv)
         if c.qk_norm:
-            q, k = self.q_norm(q), self.k_norm(k)
+            q, k = self._normed(self.q_norm, q), self._normed(self.k_norm, k)
         if rotation is not None:
             cos, sin = rotation
             q = rotate(q, cos[:, :, None, None], sin[:, :, None, None])
             k = rotate(k, cos[:, :, None], sin[:, :, None])
         return q * (c.attention_scale or self.shape.head_dim**-0.5), k, v
+
+    def _normed(self, norm: Norm, x: Array) -> Array:
+        """Norm q or k [B, N, .., d], every head or all together."""
+        if not self.config.qk_norm_whole:
+            return norm(x)
+        return norm(x.reshape(*x.shape[:2], -1)).reshape(x.shape)
 
     def _setup_latent(self) -> None:
         c = self.config

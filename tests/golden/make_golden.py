@@ -173,6 +173,11 @@ def build() -> dict[str, transformers.PretrainedConfig]:
                 mlp_only_layers=[1],
             )
         ),
+        "olmo2": t.Olmo2Config(**_sizes()),
+        "olmo3": t.Olmo3Config(**_sizes(num_hidden_layers=4, sliding_window=5)),
+        "smollm3": t.SmolLM3Config(
+            **_sizes(no_rope_layer_interval=2, tie_word_embeddings=True)
+        ),
         "gpt_oss": t.GptOssConfig(
             **_sizes(
                 hidden_size=64,

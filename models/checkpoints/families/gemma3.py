@@ -20,16 +20,19 @@ DEFAULTS = {
 VISION = ("*vision_tower.*", "*multi_modal_projector.*")
 
 
-def ropes(f: fields.Fields) -> list[dict[str, Any]]:
+def ropes(
+    f: fields.Fields, theta: float = 1e6, local: float = 10000.0
+) -> list[dict[str, Any]]:
     """Read the rope dicts of the full and of the sliding layers.
 
     Version 5 nests them by layer type; version 4 has `rope_theta` and `rope_scaling`
-    for the full layers and `rope_local_base_freq` for the sliding ones.
+    for the full layers and `rope_local_base_freq` for the sliding ones. `theta` and
+    `local` are the family's defaults.
     """
     new = f.mapping("rope_parameters")
     scaling = f.mapping("rope_scaling")
-    theta = f.number("rope_theta", 1e6)
-    local = f.number("rope_local_base_freq", 10000.0)
+    theta = f.number("rope_theta", theta)
+    local = f.number("rope_local_base_freq", local)
     nested = {kind: new.get(kind) or {} for kind in (fields.FULL, fields.SLIDING)}
     if not nested[fields.FULL] and not nested[fields.SLIDING]:
         nested[fields.FULL] = new

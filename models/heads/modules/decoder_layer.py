@@ -55,6 +55,8 @@ def geometry(target: Any) -> config.Config:
         "out_bias": False,
         "mlp_bias": False,
         "qk_norm": False,
+        "qk_norm_whole": False,
+        "pre_norms": True,
         "sinks": False,
         "gate_limit": 0.0,
         "post_norms": False,
