@@ -7,6 +7,7 @@ from models.checkpoints.families import (
     dream,
     gemma2,
     gemma3,
+    gemma4,
     gpt2,
     gpt_oss,
     llada,
@@ -26,12 +27,16 @@ from models.checkpoints.families import (
 from models.errors import ConfigError
 
 DENSE = (llama, mistral, qwen2, qwen3, gemma2, gemma3, phi3, gpt2, opt)
-AUTOREGRESSIVE = (*DENSE, olmo2, olmo3, smollm3, mixtral, qwen3_moe, gpt_oss)
+AUTOREGRESSIVE = (
+    *DENSE,
+    *(gemma4, olmo2, olmo3, smollm3),
+    *(mixtral, qwen3_moe, gpt_oss),
+)
 DIFFUSION = (llada, dream, sdar)
 FAMILIES: dict[str, hf.Family] = {
     module.FAMILY.model_type: module.FAMILY for module in (*AUTOREGRESSIVE, *DIFFUSION)
 }
-ALIASES = {"gemma3": "gemma3_text"}
+ALIASES = {"gemma3": "gemma3_text", "gemma4": "gemma4_text"}
 SCORER = "ForSequenceClassification"
 
 

@@ -38,6 +38,7 @@ class Entry(NamedTuple):
     ours: str
     theirs: tuple[str, ...]
     layout: Layout
+    of: Callable[[Config], bool] = lambda config: True  # whether a layer's params are
 
 
 def _concatenate(parts: Any, axis: int) -> Any:
@@ -54,6 +55,8 @@ def _join_heads(c: Config, theirs: Any) -> Any:
 def _split_heads(c: Config, x: Any) -> tuple:
     rest = x.shape[3:]
     parts = (x[:, :-2], x[:, -2], x[:, -1])
+    if c.layer(0).key_is_value:
+        parts = (x[:, :-1], x[:, -1])
     return tuple(part.reshape(-1, *rest) for part in parts)
 
 
@@ -200,9 +203,9 @@ def slots(family: Family, config: Config, prefix: str) -> list[Slot]:
         layered = entry.ours.startswith("layer_{i}")
         for i in range(config.n_layers if layered else 1):
             path = entry.ours.format(i=i)
-            if path not in shapes:
-                continue
             own = _alike(config, i)
+            if path not in shapes or not entry.of(own):
+                continue
             names = tuple(
                 _name(name, prefix).format(i=i, j=j)
                 for j in range(_experts(own) if "{j}" in entry.theirs[0] else 1)

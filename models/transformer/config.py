@@ -69,6 +69,7 @@ class LayerShape:
     window: int = 0  # tokens that a token sees, itself included; 0: all
     rope: int = 0  # index in `Config.ropes`; -1: no rotary embedding
     experts: Experts | None = None  # in place of the dense feed-forward
+    key_is_value: bool = False  # a value is the key before its norm and rotation
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,8 @@ class Config:
     kv_rank: int = (
         0  # 0: each KV head has a key and a value; see `cache_layouts/latent`
     )
+    v_norm: bool = False  # each value is normed, without a scale (Gemma 4)
+    layer_scalar: bool = False  # a layer's output is multiplied by a number (Gemma 4)
     pre_norms: bool = True  # a norm before attention and before the MLP
     post_norms: bool = False  # Gemma 2/3, OLMo 2: one after each
     tied: bool = True

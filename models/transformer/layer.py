@@ -15,6 +15,8 @@ from models.transformer.modules import MLP, Attention, Norm, turned
 class Layer(nn.Module):
     """One layer; `merge` and `feed_forward` return terms to add to the residual.
 
+    `fed` adds the latter, and is the layer's output.
+
     `ahead`: how many tokens behind itself a token of a whole sequence may see.
     """
 
@@ -27,6 +29,8 @@ class Layer(nn.Module):
         self.attention = Attention(c, shape)
         experts = shape.experts
         self.mlp = ExpertMLP(c, experts) if experts else MLP(c, shape.d_ff)
+        if c.layer_scalar:
+            self.scalar = self.param("scalar", nn.initializers.ones, (1,))
         if c.pre_norms:
             self.attention_norm = Norm(c, c.d_model)
             self.mlp_norm = Norm(c, c.d_model)
@@ -55,6 +59,11 @@ class Layer(nn.Module):
         y = self.mlp(self.feed_forward_input(x))
         return self.post_mlp_norm(y) if self.config.post_norms else y
 
+    def fed(self, x: Array) -> Array:
+        """Return the layer's output of the state `x` after attention."""
+        x = x + self.feed_forward(x)
+        return x * self.scalar.astype(x.dtype) if self.config.layer_scalar else x
+
     def attended(self, x: Array, mask: Array, rotation: Any, bias: Any) -> Array:
         """Return the state after attention over the whole sequence."""
         q, k, v = self.project(x, rotation)
@@ -69,4 +78,4 @@ class Layer(nn.Module):
 
     def __call__(self, x: Array, mask: Array, rotation: Any, bias: Any) -> Array:
         x = self.attended(x, mask, rotation, bias)
-        return x + self.feed_forward(x)
+        return self.fed(x)

@@ -161,7 +161,7 @@ def transformer(
 
     def mlp_of(layer, variables):
         def run(x):
-            x = x + layer.apply(variables, x, method="feed_forward")
+            x = layer.apply(variables, x, method="fed")
             return sharding.constrain(x, STATES)
 
         return run

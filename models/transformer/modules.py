@@ -68,7 +68,8 @@ class Attention(nn.Module):
         if c.kv_rank:
             self._setup_latent()
             return
-        heads, width = (groups, c.n_heads // groups + 2, dim), c.n_heads * dim
+        copies, parts = c.n_heads // groups, 1 if self.shape.key_is_value else 2
+        heads, width = (groups, copies + parts, dim), c.n_heads * dim
         init = nn.initializers.normal(c.d_model**-0.5)
         out = nn.initializers.normal((2 * c.n_layers * width) ** -0.5)
         self.qkv = self.param("qkv", init, (c.d_model, *heads))
@@ -97,7 +98,9 @@ class Attention(nn.Module):
         qkv = product(x, self.qkv)
         if c.qkv_bias:
             qkv = qkv + self.qkv_bias
-        q, k, v = split_heads(qkv)
+        q, k, v = split_heads(qkv, self.shape.key_is_value)
+        if c.v_norm:
+            v = unit(v, c.norm_eps)
         if c.qk_norm:
             q, k = self._normed(self.q_norm, q), self._normed(self.k_norm, k)
         if rotation is not None:
@@ -147,15 +150,25 @@ class Attention(nn.Module):
         return y + self.out_bias if self.config.out_bias else y
 
 
-def split_heads(qkv: Array) -> tuple[Array, Array, Array]:
+def unit(x: Array, eps: float) -> Array:
+    """Divide x [..., d] by the root of its mean square, in float32."""
+    wide = x.astype(jnp.float32)
+    wide = wide * lax.rsqrt((wide * wide).mean(-1, keepdims=True) + eps)
+    return wide.astype(x.dtype)
+
+
+def split_heads(qkv: Array, key_is_value: bool = False) -> tuple[Array, Array, Array]:
     """Split `[B, N, G, R + 2, d]` into q `[B, N, G, R, d]`, k and v `[B, N, G, d]`.
+
+    With `key_is_value` it is `[B, N, G, R + 1, d]`, and v is k.
 
     On a mesh of more tensor shards than KV heads, the shards of a group gather its
     heads, of which the weights' last axis was cut. Each keeps its part of q.
     """
     # Without this the compiler cuts R + 2, which the shards do not divide.
     qkv = sharding.constrain(qkv, "* * kv_heads - -")
-    q, k, v = qkv[..., :-2, :], qkv[..., -2, :], qkv[..., -1, :]
+    own = 1 if key_is_value else 2
+    q, k, v = qkv[..., :-own, :], qkv[..., -own, :], qkv[..., -1, :]
     return sharding.constrain(q, "* * kv_heads heads -"), k, v
 
 

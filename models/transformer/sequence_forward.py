@@ -221,7 +221,7 @@ def beside(
         sinks = weights["attention"]["sinks"] if config.sinks else None
         out = attend(config, q[:, length:], k, v, seen, views.bias, sinks)
         x = x + layer.apply(variables, out, method="merge")
-        return x + layer.apply(variables, x, method="feed_forward")
+        return layer.apply(variables, x, method="fed")
 
     if remat:
         step = rematerialisation.remat(step, (3,))

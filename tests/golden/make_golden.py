@@ -173,6 +173,20 @@ def build() -> dict[str, transformers.PretrainedConfig]:
                 mlp_only_layers=[1],
             )
         ),
+        "gemma4_text": t.Gemma4TextConfig(
+            **_sizes(
+                num_hidden_layers=4,
+                head_dim=8,
+                global_head_dim=16,
+                num_global_key_value_heads=1,
+                attention_k_eq_v=True,
+                hidden_size_per_layer_input=0,
+                sliding_window=5,
+                layer_types=["sliding_attention", "full_attention"] * 2,
+                final_logit_softcapping=4.0,
+                tie_word_embeddings=True,
+            )
+        ),
         "olmo2": t.Olmo2Config(**_sizes()),
         "olmo3": t.Olmo3Config(**_sizes(num_hidden_layers=4, sliding_window=5)),
         "smollm3": t.SmolLM3Config(
@@ -205,6 +219,9 @@ def model_of(config) -> torch.nn.Module:
             # Norm scales stay near their neutral value (Gemma stores scale - 1).
             center = weight if weight.ndim == 1 and "bias" not in name else 0.0
             weight.copy_((center + noise).bfloat16())
+        for name, number in model.named_buffers():
+            if name.endswith("layer_scalar"):
+                number.copy_((1 + 0.3 * torch.randn_like(number)).bfloat16())
     return model.eval()
 
 

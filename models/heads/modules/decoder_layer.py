@@ -57,6 +57,8 @@ def geometry(target: Any) -> config.Config:
         "qk_norm": False,
         "qk_norm_whole": False,
         "pre_norms": True,
+        "v_norm": False,
+        "layer_scalar": False,
         "sinks": False,
         "gate_limit": 0.0,
         "post_norms": False,
