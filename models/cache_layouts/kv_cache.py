@@ -44,9 +44,10 @@ class DenseLayer:
         rows, groups = jnp.arange(self.k.shape[0]), jnp.arange(self.k.shape[1])
         at = (rows[:, None, None], groups[None, :, None], slots[:, None, :])
         put: dict[str, Any] = {"mode": "drop", "unique_indices": True}
-        return DenseLayer(
-            self.k.at[at].set(k.swapaxes(1, 2).astype(self.k.dtype), **put),
-            self.v.at[at].set(v.swapaxes(1, 2).astype(self.v.dtype), **put),
+        return replace(
+            self,
+            k=self.k.at[at].set(k.swapaxes(1, 2).astype(self.k.dtype), **put),
+            v=self.v.at[at].set(v.swapaxes(1, 2).astype(self.v.dtype), **put),
         )
 
     def read(self) -> tuple[Array, Array]:
@@ -97,13 +98,13 @@ class DenseLayer:
     def grown(self, more: int) -> "DenseLayer":
         """Add `more` empty slots."""
         pad = ((0, 0), (0, 0), (0, more), (0, 0))
-        return DenseLayer(jnp.pad(self.k, pad), jnp.pad(self.v, pad))
+        return replace(self, k=jnp.pad(self.k, pad), v=jnp.pad(self.v, pad))
 
     def sized(self, slots: int) -> "DenseLayer":
         """Return the layer with `slots` slots, the first ones as they are."""
         pad = ((0, 0), (0, 0), (0, max(slots - self.slots, 0)), (0, 0))
         resize = lambda x: jnp.pad(x, pad)[:, :, :slots]
-        return DenseLayer(resize(self.k), resize(self.v))
+        return replace(self, k=resize(self.k), v=resize(self.v))
 
     def take(
         self, index: Array, before: Array | None = None, after: Array | None = None
@@ -117,16 +118,15 @@ class DenseLayer:
         rows, groups = jnp.arange(self.k.shape[0]), jnp.arange(self.k.shape[1])
         index = index if index.ndim == 3 else index[:, None, :]
         at = (rows[:, None, None], groups[None, :, None], index)
-        return DenseLayer(
-            self.k.at[at].get(mode="clip"), self.v.at[at].get(mode="clip")
-        )
+        k, v = self.k.at[at].get(mode="clip"), self.v.at[at].get(mode="clip")
+        return replace(self, k=k, v=v)
 
     def gather(self, rows: Array) -> "DenseLayer":
-        return DenseLayer(self.k[rows], self.v[rows])
+        return replace(self, k=self.k[rows], v=self.v[rows])
 
     def axes(self) -> Any:
         names: Any = "batch kv_heads - -"
-        return DenseLayer(names, names)
+        return replace(self, k=names, v=names)
 
 
 @struct.dataclass

@@ -4,6 +4,7 @@ import dataclasses
 
 from models.checkpoints import fields, hf, masked_diffusion
 from models.checkpoints.families import (
+    deepseek_v2,
     dream,
     gemma2,
     gemma3,
@@ -30,7 +31,7 @@ DENSE = (llama, mistral, qwen2, qwen3, gemma2, gemma3, phi3, gpt2, opt)
 AUTOREGRESSIVE = (
     *DENSE,
     *(gemma4, olmo2, olmo3, smollm3),
-    *(mixtral, qwen3_moe, gpt_oss),
+    *(mixtral, qwen3_moe, gpt_oss, deepseek_v2),
 )
 DIFFUSION = (llada, dream, sdar)
 FAMILIES: dict[str, hf.Family] = {

@@ -174,12 +174,13 @@ class Family:
 
     def reading(self, stored: Any, prefix: str) -> "Family":
         """Return the family with the alternatives that the names `stored` are of."""
-        entries = {entry.ours: entry for entry in self.entries}
+        entries = self.entries
         for found in self.alternatives:
             pattern = _name(found[0].theirs[0], prefix)
             if fnmatch.filter(stored, pattern.format(i="*", j="*")):
-                entries |= {entry.ours: entry for entry in found}
-        return replace(self, entries=tuple(entries.values()))
+                ours = {entry.ours for entry in found}
+                entries = (*(e for e in entries if e.ours not in ours), *found)
+        return replace(self, entries=entries)
 
 
 class Slot(NamedTuple):

@@ -32,6 +32,8 @@ PARAMS: dict[str, tuple[str, ...]] = {
     "latent": ("embed kv_heads - head_dim",),
     "latent_bias": ("kv_heads - -",),
     "key_basis": ("kv_heads - - -",),
+    "query_heads": ("embed heads -",),
+    "bases": ("heads - -",),
     "out": ("heads embed",),
     "up": ("embed mlp", "embed - mlp"),
     "up_bias": ("mlp", "- mlp"),

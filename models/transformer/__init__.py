@@ -3,6 +3,7 @@
 from models.transformer.config import (
     Config,
     Experts,
+    Latent,
     LayerShape,
     Rope,
     rope,
@@ -23,6 +24,7 @@ from models.transformer.sequence_forward import (
 __all__ = [
     "Config",
     "Experts",
+    "Latent",
     "LayerShape",
     "Rope",
     "beside",

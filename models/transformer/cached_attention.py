@@ -107,7 +107,7 @@ def over_cache(
                     softcap=config.attention_softcap,
                     kernel=kernel,
                 )
-                out = out.reshape(q.shape)
+                out = out.reshape(*q.shape[:-1], -1)
                 if sinks is None:
                     return out
                 # All parts of the keys are merged in `out`: the sink counts once.

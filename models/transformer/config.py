@@ -60,6 +60,17 @@ class Experts:
 
 
 @dataclass(frozen=True)
+class Latent:
+    """Latent attention: `models/transformer/latent_attention.py` has the formulas."""
+
+    rank: int  # of a token's latent, from which all heads' keys and values come
+    turned: int  # numbers of a head's key that are rotated, the same for all heads
+    plain: int  # the rest of a head's key
+    value: int  # numbers of a head's value
+    query_rank: int = 0  # of the latent of queries; 0: none
+
+
+@dataclass(frozen=True)
 class LayerShape:
     """What may differ from layer to layer."""
 
@@ -117,6 +128,9 @@ class Config:
     kv_rank: int = (
         0  # 0: each KV head has a key and a value; see `cache_layouts/latent`
     )
+    # All heads read one key of rank + turned numbers, which `n_kv_heads`, 1, and
+    # `head_dim` describe. None: each KV head has a key and a value of its own.
+    latent: Latent | None = None
     v_norm: bool = False  # each value is normed, without a scale (Gemma 4)
     layer_scalar: bool = False  # a layer's output is multiplied by a number (Gemma 4)
     pre_norms: bool = True  # a norm before attention and before the MLP
@@ -139,6 +153,12 @@ class Config:
                 f"{self.n_kv_heads}: set n_kv_heads to a divisor"
             )
         self._check_shapes()
+        a = self.latent
+        if a and (self.n_kv_heads, self.head_dim) != (1, a.rank + a.turned):
+            raise ConfigError(
+                f"latent attention with n_kv_heads={self.n_kv_heads}, head_dim="
+                f"{self.head_dim}: set 1 and rank + turned = {a.rank + a.turned}"
+            )
         if self.n_kv_heads % self.kv_shared:
             raise ConfigError(
                 f"n_kv_heads={self.n_kv_heads} is no multiple of kv_shared="

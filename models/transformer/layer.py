@@ -9,6 +9,7 @@ from models.cache_layouts import latent
 from models.transformer import sequence_attention
 from models.transformer.config import Config, LayerShape
 from models.transformer.experts import ExpertMLP
+from models.transformer.latent_attention import LatentAttention
 from models.transformer.modules import MLP, Attention, Norm, turned
 
 
@@ -26,7 +27,8 @@ class Layer(nn.Module):
 
     def setup(self) -> None:
         c, shape = self.config, self.shape or self.config.layer(0)
-        self.attention = Attention(c, shape)
+        a = c.latent
+        self.attention: Any = LatentAttention(c, a) if a else Attention(c, shape)
         experts = shape.experts
         self.mlp = ExpertMLP(c, experts) if experts else MLP(c, shape.d_ff)
         if c.layer_scalar:
@@ -43,7 +45,9 @@ class Layer(nn.Module):
         return self.attention.project(x, rotation)
 
     def merge(self, out: Array) -> Array:
-        y = self.attention.merge(out)
+        return self._after(self.attention.merge(out))
+
+    def _after(self, y: Array) -> Array:
         return self.post_attention_norm(y) if self.config.post_norms else y
 
     def feed_forward_input(self, x: Array) -> Array:
@@ -66,6 +70,12 @@ class Layer(nn.Module):
 
     def attended(self, x: Array, mask: Array, rotation: Any, bias: Any) -> Array:
         """Return the state after attention over the whole sequence."""
+        if self.config.latent:
+            source = self.attention_norm(x) if self.config.pre_norms else x
+            q, k, v = self.attention.expand(source, rotation)
+            about = (q, k, v, mask, bias, self.ahead)
+            out = sequence_attention.attend(self.config, *about)
+            return x + self._after(self.attention.merge_expanded(out))
         q, k, v = self.project(x, rotation)
         if self.config.kv_rank:
             k, v = (part.swapaxes(1, 2) for part in (k, v))

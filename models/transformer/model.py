@@ -21,6 +21,7 @@ from jax import Array, lax
 from kernels.dispatch import KERNELS
 from models import base
 from models.cache_layouts import kv_cache
+from models.cache_layouts.joint import joint
 from models.cache_layouts.kept import KeptLayer
 from models.distributed import sharding
 from models.errors import ConfigError
@@ -73,10 +74,13 @@ def transformer(
 
     def init_cache(batch: int, size: int, dtype: Any = cache_dtype) -> kv_cache.KVCache:
         sizes = [config.cached(i) for i in range(config.n_layers)]
-        return kv_cache.of_sizes(make_cache, sizes, batch, size, dtype)
+        made = kv_cache.of_sizes(make_cache, sizes, batch, size, dtype)
+        return joint(made, config.latent.rank) if config.latent else made
 
     def init_layer(batch: int, slots: int, dtype: Any = cache_dtype) -> Any:
-        return make_cache(1, batch, slots, *config.cached(0), dtype).layers[0]
+        made = make_cache(1, batch, slots, *config.cached(0), dtype)
+        made = joint(made, config.latent.rank) if config.latent else made
+        return made.layers[0]
 
     def embed(params: Any, tokens: Array, positions: Array) -> Array:
         variables = {"params": params["embedding"]}

@@ -53,6 +53,28 @@ TEMPLATE = """{{ bos_token }}{% for message in messages %}
 {% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"""
 
 
+LATENT = {  # DeepSeek-V2-Lite, small
+    "kv_lora_rank": 16,
+    "qk_rope_head_dim": 4,
+    "qk_nope_head_dim": 8,
+    "v_head_dim": 6,
+    "first_k_dense_replace": 1,
+    "n_routed_experts": 5,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 12,
+    "n_shared_experts": 2,
+    "num_key_value_heads": 4,
+    "rope_parameters": {
+        "rope_type": "yarn",
+        "rope_theta": 10000.0,
+        "factor": 40.0,
+        "mscale": 0.707,
+        "mscale_all_dim": 0.707,
+        "original_max_position_embeddings": 16,
+    },
+}
+
+
 def _sizes(**changes) -> dict:
     return {**SIZES, **changes}
 
@@ -188,9 +210,43 @@ def build() -> dict[str, transformers.PretrainedConfig]:
             )
         ),
         "olmo2": t.Olmo2Config(**_sizes()),
-        "olmo3": t.Olmo3Config(**_sizes(num_hidden_layers=4, sliding_window=5)),
+        "olmo3": t.Olmo3Config(
+            **_sizes(
+                num_hidden_layers=4,
+                sliding_window=5,
+                rope_parameters={
+                    "full_attention": {
+                        "rope_type": "yarn",
+                        "rope_theta": 500000.0,
+                        "factor": 4.0,
+                        "beta_fast": 32.0,
+                        "beta_slow": 1.0,
+                        "attention_factor": 1.2,
+                        "original_max_position_embeddings": 16,
+                    },
+                    "sliding_attention": {
+                        "rope_type": "default",
+                        "rope_theta": 500000.0,
+                    },
+                },
+            )
+        ),
         "smollm3": t.SmolLM3Config(
             **_sizes(no_rope_layer_interval=2, tie_word_embeddings=True)
+        ),
+        "deepseek_v2": t.DeepseekV2Config(**_sizes(**{**LATENT, "q_lora_rank": None})),
+        "deepseek_v2_groups": t.DeepseekV2Config(
+            **_sizes(
+                **{
+                    **LATENT,
+                    "n_routed_experts": 6,
+                    "q_lora_rank": 12,
+                    "topk_method": "group_limited_greedy",
+                    "n_group": 3,
+                    "topk_group": 2,
+                    "routed_scaling_factor": 2.0,
+                }
+            )
         ),
         "gpt_oss": t.GptOssConfig(
             **_sizes(
