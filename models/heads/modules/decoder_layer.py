@@ -47,6 +47,7 @@ def geometry(target: Any) -> config.Config:
         "rope_of": (),
         "shapes": (),
         "kinds": (),
+        "latent": None,
         "norm": "rms",
         "norm_offset": 0.0,
         "position": "rope",
@@ -67,8 +68,7 @@ def geometry(target: Any) -> config.Config:
         "final_softcap": 0.0,
     }
     if isinstance(target, config.Config):
-        ropes = target.ropes[:1] or (config.rope(target.head_dim, 10000.0),)
-        return replace(target, **shared, ropes=ropes)
+        return replace(target, **{**shared, **_heads(target)})
     dim = target.d_model
     return config.Config(
         vocab_size=target.vocab_size,
@@ -81,6 +81,23 @@ def geometry(target: Any) -> config.Config:
         ropes=(config.rope(dim, 10000.0),),
         **shared,
     )
+
+
+def _heads(target: config.Config) -> dict[str, Any]:
+    """Return the fields of a layer's heads: the target's, or those of its kind.
+
+    The first rope of the layers that have most heads' width; latent attention, whose
+    cache has one wide head, has heads of its values' width.
+    """
+    if target.latent:
+        dim = target.latent.value
+        ropes = (config.rope(dim, 10000.0),)
+        return {"n_kv_heads": target.n_heads, "head_dim": dim, "ropes": ropes}
+    layers = map(target.layer, range(target.n_layers))
+    alike = {x.rope for x in layers if x.head_dim == target.head_dim} - {-1}
+    first = min(alike) if target.shapes and alike else 0
+    ropes = target.ropes[first : first + 1]
+    return {"ropes": ropes or (config.rope(target.head_dim, 10000.0),)}
 
 
 def of(layer: Params, target: Any, rope_theta: float = 0.0) -> config.Config:

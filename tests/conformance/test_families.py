@@ -1,0 +1,100 @@
+"""Every drafter keeps plain decoding's text on each family of targets.
+
+The families whose layers are not all one dense kind: experts, sinks, windows, layers
+without a rope, layers of two shapes, latent attention. Small random weights; greedy and
+sampled rows in one program.
+"""
+
+import dataclasses
+import functools
+import json
+import pathlib
+import types
+
+import jax
+import pytest
+
+import decoding
+from decoding import Method
+from decoding.conformance import kit, toy_heads
+from models import checkpoints, transformer
+
+GOLDEN = pathlib.Path(__file__).parents[1] / "golden" / "models"
+FAMILIES = (
+    "mixtral",
+    "qwen3_moe",
+    "gpt_oss",
+    "gemma4_text",
+    "olmo3",
+    "smollm3",
+    "deepseek_v2",
+)
+HEATS = (0.0, 0.8, 0.8, 0.0)  # of the kit's prompts
+NEW = 16
+# One topology a drafter: the toy model meets all of them.
+CASES = {
+    name: kit.cases_of(name)
+    for name in kit.drafters()
+    if name not in ("drafters/plain", "drafters/oracle", "drafters/forced")
+}
+USUAL = "drafters/eagle3"
+
+
+@functools.cache
+def target(family: str, seed: int = 0):
+    """A small random model of a family, of the toy's vocabulary, whose texts go on."""
+    path = GOLDEN / family / "config.json"
+    _, config = checkpoints.read_config(json.loads(path.read_text()), family)
+    config = dataclasses.replace(config, vocab_size=kit.VOCAB, bos=None, eos=())
+    model = transformer.transformer(config)
+    params = jax.jit(model.init)(jax.random.key(seed))
+    params = jax.tree.map(lambda x: 2.0 * x if x.ndim > 1 else x, params)
+    return types.SimpleNamespace(
+        model=model, params=params, tokenizer=kit.TARGET.tokenizer, config=config
+    )
+
+
+def beside(method: Method, lm) -> dict:
+    """Random heads and predictors of a target; its own kind as a draft model."""
+    found = dict(kit.drafts(method, lm) or {})
+    if "heads" in found:
+        found["heads"] = toy_heads.heads(method.drafter.name, lm)
+    return found
+
+
+def generate(method: Method, lm, **drafts):
+    return decoding.generate(
+        lm,
+        kit.PROMPTS,
+        method=method,
+        temperature=HEATS,
+        max_new_tokens=NEW,
+        drafts=drafts or None,
+    )
+
+
+@functools.cache
+def plain(family: str) -> list[list[int]]:
+    return generate(Method(transforms=kit.COMMON), target(family)).tokens
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.long] * (name != USUAL))
+        for name in CASES
+    ],
+)
+def test_texts_are_plain_s(family, name):
+    method = list(CASES[name].values())[-1]
+    lm = target(family)
+    out = generate(method, lm, **beside(method, lm))
+    assert out.tokens == plain(family)
+    assert min(map(len, out.tokens)) == NEW
+
+
+def test_fault_another_target():
+    """The texts can differ: those of other weights do."""
+    lm = target("mixtral", 1)
+    assert generate(Method(transforms=kit.COMMON), lm).tokens != plain("mixtral")
