@@ -19,6 +19,7 @@ LAST = "last"
 NONE = "none"
 
 FFN_INPUT = "ffn_input"
+BALANCE, EXPERTS = "balance", "experts"
 
 Params = Any
 Tap = int | str
@@ -95,6 +96,8 @@ class LanguageModel(NamedTuple):
     embedding output, `L` the last layer's), `"norm"` the state after the final norm,
     `FFN_INPUT` what the last layer's feed-forward reads: the state after attention,
     normed. A call of some of the layers returns it if the last one is among them.
+    `EXPERTS`, int32[L, B, N, k], has the experts that nodes visit in the layers run
+    that have any.
 
     `embed` is `embed_rows` of `token_rows`: a table's rows, and then what the model
     makes of any row, such as a mixture of several. Models without a table have neither.
@@ -114,7 +117,9 @@ class LanguageModel(NamedTuple):
     )
     token_rows: Callable | None = None  # (params, tokens[...]) -> rows[..., D]
     embed_rows: Callable | None = None  # (params, rows, positions) -> x[B, N, D]
-    init_layer: Callable | None = None  # (batch, slots, dtype) -> a layer of a cache
+    init_layer: Callable | None = (
+        None  # (batch, slots, dtype, layer) -> a layer of a cache
+    )
 
     def __call__(
         self,

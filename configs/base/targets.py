@@ -53,6 +53,51 @@ QWEN3_8B = {
     "hidden_act": "silu",
     "tie_word_embeddings": False,
 }
+QWEN3_30B_A3B = {
+    "model_type": "qwen3_moe",
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+    "num_hidden_layers": 48,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "moe_intermediate_size": 768,
+    "norm_topk_prob": True,
+    "vocab_size": 151936,
+    "max_position_embeddings": 40960,
+    "rope_theta": 1000000.0,
+    "rms_norm_eps": 1e-6,
+    "hidden_act": "silu",
+    "tie_word_embeddings": False,
+}
+GPT_OSS_20B = {
+    "model_type": "gpt_oss",
+    "hidden_size": 2880,
+    "intermediate_size": 2880,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "head_dim": 64,
+    "num_local_experts": 32,
+    "num_experts_per_tok": 4,
+    "sliding_window": 128,
+    "vocab_size": 201088,
+    "max_position_embeddings": 131072,
+    "rope_theta": 150000.0,
+    "rope_scaling": {
+        "rope_type": "yarn",
+        "factor": 32.0,
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "truncate": False,
+        "original_max_position_embeddings": 4096,
+    },
+    "rms_norm_eps": 1e-5,
+    "hidden_act": "silu",
+    "tie_word_embeddings": False,
+}
 # Medusa's tree of 63 drafts (configs/trees/medusa.py); Hydra decodes with it too.
 MEDUSA_TREE = "10 | 10,7,3,2,1,1,1,1,1,1 | 10,3,2,1,1,1,1,1,0,0,2,0,0,0,0,0,0,1 | 2"
 
@@ -75,6 +120,21 @@ TARGETS = {
         "context": 32768,
         "batch": 32,
     },
+    # 16 v5e: two copies, each over eight chips, which cut every expert.
+    "qwen3_30b_a3b": {
+        "model": "Qwen3-30B-A3B-Instruct-2507",
+        "architecture": QWEN3_30B_A3B,
+        "mesh": "fsdp=2,tensor=8",
+        "context": 8192,
+        "batch": 16,
+    },
+    "gpt_oss_20b": {
+        "model": "gpt-oss-20b",
+        "architecture": GPT_OSS_20B,
+        "mesh": "fsdp=2,tensor=8",
+        "context": 8192,
+        "batch": 16,
+    },
     # Four v5p: two copies, each over two chips.
     "qwen3_8b": {
         "model": "Qwen3-8B",
@@ -89,6 +149,8 @@ CONVERSATIONS = 68_000
 ROWS_AT_ONCE = {
     "llama3_8b": 4,
     "qwen3_8b": 4,
+    "qwen3_30b_a3b": 2,
+    "gpt_oss_20b": 2,
 }  # rows of a training batch at a time; others: all
 
 

@@ -121,7 +121,8 @@ def policy(
         most = budgets.most(budget, sizes.prompt, parts, each)
         row = budgets.of_row(budget, length)
         keep = budgets.of_layers(row, parts, each)
-        heads = (config.n_heads // config.n_kv_heads, config.head_dim)
+        groups, dim = held.full_heads(config)
+        heads = (config.n_heads // groups, dim)
         new = functools.partial(model.init_layer, sizes.batch, dtype=sizes.dtype)
         like = jax.eval_shape(lambda: new(1))
         # The prompt's last token is not in the cache when the prompt is read.
@@ -130,17 +131,17 @@ def policy(
         made = []
         for i, window in enumerate(windows):
             if window and not isinstance(like, DenseLayer):
-                made.append(new(sizes.slots))
+                made.append(new(sizes.slots, layer=i))
                 continue
             if window:
                 slots = min(held.capacity(window, sizes.block), sizes.slots)
-                made.append(held.layer(new(slots), sizes.slots, window))
+                made.append(held.layer(new(slots, layer=i), sizes.slots, window))
                 continue
             places = _places(most[ours.index(i)], sizes)
             rows = (keep[:, ours.index(i)], jnp.array(length))
             about = (places, sizes.slots, heads, jnp.array(first))
             own = (rule.notes, rule.extra, rows, rule.biased)
-            store = new(places.slots)
+            store = new(places.slots, layer=i)
             if rule.change is not None and not isinstance(store, DenseLayer):
                 name = type(store).__name__
                 raise MethodError(

@@ -151,8 +151,14 @@ def policy(
     def make(model: Any, sizes: base.Sizes, length: Array) -> KVCache:
         config = model.config
         check_model(model)
+        if config.sinks:
+            raise MethodError(
+                "a policy that reads a few keys of a model with attention sinks, which "
+                "add to the sum of every head: use caches/dense"
+            )
         windows = held.windows_of(config) or (0,) * config.n_layers
-        heads = (config.n_heads // config.n_kv_heads, config.head_dim)
+        groups, dim = held.full_heads(config)
+        heads = (config.n_heads // groups, dim)
         new = functools.partial(model.init_layer, sizes.batch, dtype=sizes.dtype)
         sized = functools.partial(_sized, slots=sizes.slots, heads=heads)
         kept_queries = places(sizes)
@@ -162,9 +168,9 @@ def policy(
         for i, (window, role) in enumerate(zip(windows, roles(config.n_layers))):
             if window:
                 slots = min(held.capacity(window, sizes.block), sizes.slots)
-                made.append(held.layer(new(slots), sizes.slots, window))
+                made.append(held.layer(new(slots, layer=i), sizes.slots, window))
                 continue
-            store = new(sizes.slots)
+            store = new(sizes.slots, layer=i)
             _check_layout(store)
             scores = role in _SCORES
             layer = sparse.make(

@@ -25,6 +25,7 @@ from decoding import base
 from decoding.cache_eviction import budgets
 from decoding.cache_reading import label_channels, selected
 from decoding.catalogue import Card
+from models.cache_layouts import held
 from models.errors import MethodError
 
 HALF = 4  # bits, two codes a byte
@@ -70,7 +71,7 @@ def policy(
     Raises:
         MethodError: a number out of range, no channels, or those of another model.
     """
-    dim = model.config.head_dim
+    dim = held.full_heads(model.config)[1]
     if group < 1 or dim % group or full < 0 or label_bits not in (0, HALF):
         raise MethodError(
             f"group={group}, full={full}, label_bits={label_bits}: use a divisor of "

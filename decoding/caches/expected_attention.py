@@ -22,6 +22,7 @@ import jax.numpy as jnp
 from decoding import base
 from decoding.cache_eviction import budgets, scored
 from decoding.catalogue import Card
+from models.cache_layouts import held
 from models.errors import MethodError
 from models.transformer.modules import rotate, rotations
 
@@ -63,13 +64,14 @@ def policy(
     if future < 1 or sinks < 0:
         raise MethodError(f"future={future}, sinks={sinks}: use at least 1 and 0")
     config = model.config
-    copies, dim = config.n_heads // config.n_kv_heads, config.head_dim
+    groups, dim = held.full_heads(config)
+    copies = config.n_heads // groups
 
     def turn(layer, about, at):
         """Return cos and sin float32[B, M, r / 2] of positions int32[B, M], or None."""
-        if not config.ropes:
-            return None
         which = config.rope(about.layer)
+        if not config.ropes or which < 0:
+            return None
         cos, sin = rotations(config, at, layer.size)[which]
         return cos, sin, config.ropes[which].scale
 

@@ -21,6 +21,7 @@ Cost: a round expands the codes, rank · (n + d) products a block and head; once
 `block` tokens a row codes a block.
 """
 
+import functools
 from typing import Any
 
 from jax import Array
@@ -29,6 +30,7 @@ from decoding import base
 from decoding.caches import dense
 from decoding.catalogue import Card
 from models.cache_layouts import gear
+from models.cache_layouts.kv_cache import of_sizes
 from models.cache_layouts.residual_codes import Rule
 from models.errors import ConfigError, MethodError
 
@@ -83,11 +85,11 @@ def policy(
                 f"window={window}, and a round writes {sizes.block} slots: use a "
                 f"window of {sizes.block} at least, or a smaller tree"
             )
-        shape = (config.n_layers, sizes.batch, sizes.slots, config.n_kv_heads)
-        rule = Rule(bits, min(group, config.head_dim), rank, outliers)
-        rest: dict[str, Any] = {"rule": rule, "block": block, "window": window}
+        wide = [config.cached(i) for i in range(config.n_layers)]
+        rule = Rule(bits, min(group, *(dim for _, dim in wide)), rank, outliers)
+        new = functools.partial(gear.cache, rule=rule, block=block, window=window)
         try:
-            return gear.cache(*shape, config.head_dim, sizes.dtype, **rest)
+            return of_sizes(new, wide, sizes.batch, sizes.slots, sizes.dtype)
         except ConfigError as error:
             raise MethodError(str(error)) from None
 

@@ -101,7 +101,8 @@ def policy(
             return store
 
         none = jnp.zeros_like(length)
-        heads = (config.n_heads // config.n_kv_heads, config.head_dim)
+        groups, dim = held.full_heads(config)
+        heads = (config.n_heads // groups, dim)
         extra = {RETAINED: (jnp.int32, ())}
         new = lambda: kept.layer(
             *(layer(places.slots), places, sizes.slots, heads, none, {}, extra),

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from decoding import base
 from decoding.cache_eviction import budgets, scored
 from decoding.catalogue import Card
+from models.cache_layouts import held as held_layers
 from models.cache_layouts.kv_cache import DenseLayer
 from models.errors import MethodError
 from models.transformer.modules import rotate, rotations
@@ -98,6 +99,8 @@ def policy(
     def _turned(layer, k, about, by):
         """Rotate keys [B, G, sinks, d] by positions int32[B, sinks]."""
         which = config.rope(about.layer)
+        if which < 0:
+            return k.astype(jnp.float32)
         spun, scale = (
             rotations(config, by, layer.size)[which],
             config.ropes[which].scale,
@@ -105,7 +108,8 @@ def policy(
         cos, sin = (x[:, None] / scale for x in spun)
         return rotate(k.astype(jnp.float32), cos, sin)
 
-    extra = {"raw": (jnp.float32, (sinks, config.head_dim))} if turns else {}
+    wide = held_layers.full_heads(config)[1] if turns else 0
+    extra = {"raw": (jnp.float32, (sinks, wide))} if turns else {}
     rule = scored.Rule(value, extra=extra, place=place, exact=True)
     return scored.policy(
         rule,

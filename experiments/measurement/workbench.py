@@ -16,6 +16,7 @@ from decoding.loops import engines, initial_state, state_sharding, stats
 from decoding.serving import results
 from models.errors import ConfigError
 from models.synthetic import constant
+from models.transformer import experts
 
 
 class Model(NamedTuple):
@@ -215,19 +216,16 @@ def record(run: Run, prompts: Sequence[list[int]], state: Any) -> None:
     run.draft_rounds += int(drafts.max())
 
 
-def weight_bytes(lm: Any) -> int:
-    """Count the bytes of weights that one call reads, without a separate embedding."""
-    total = sum(x.nbytes for x in jax.tree.leaves(lm.params))
-    if not lm.model.config.tied:
-        total -= lm.params["embedding"]["tokens"].nbytes
-    return total
+def weight_bytes(lm: Any, tokens: float = 1) -> int:
+    """Count the bytes of weights that a call of `tokens` tokens reads."""
+    return experts.read_bytes(lm.model.config, lm.params, tokens, lambda x: x.nbytes)
 
 
 def cache_bytes(lm: Any) -> int:
     """Count the bytes of keys and values per token of context."""
-    c = lm.model.config
     dtype = jax.tree.leaves(lm.params)[0].dtype
-    return 2 * c.n_layers * c.n_kv_heads * c.head_dim * dtype.itemsize
+    cache = jax.eval_shape(lambda: lm.model.init_cache(1, 1, dtype))
+    return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(cache.layers))
 
 
 def bytes_read(bench: Bench, case: Case, run: Run, prompts: Sequence[list[int]]) -> int:
@@ -237,7 +235,9 @@ def bytes_read(bench: Bench, case: Case, run: Run, prompts: Sequence[list[int]])
     weights of the draft model, of the heads, or of the target.
     """
     lm = bench.lm
-    total = run.rounds * weight_bytes(lm)
+    # Rows that have ended verify nothing.
+    tokens = (sum(run.calls) + run.candidates) / max(run.rounds, 1)
+    total = run.rounds * weight_bytes(lm, tokens)
     for prompt, text, calls in zip(prompts, run.tokens, run.calls, strict=True):
         total += int(calls * (len(prompt) + len(text) / 2) * cache_bytes(lm))
     if run.draft_rounds:

@@ -100,17 +100,20 @@ def ceilings(
         least: seconds of a step that moves no other bytes.
         beside: rows of a call beside each copy of the weights, in decoding.
         mbu: share of the bandwidth that weights and cache use in the estimated time.
+        by_tokens: bytes of weights by the tokens of a call, of a mixture of experts.
     """
     least = program.read / chip.bandwidth
+    alone = program.by_tokens.get(1, program.read) / chip.bandwidth
     must = program.read + row["parts"]["cache"]
     longest = max(row["seconds"], row["roofline"], must / chip.bandwidth)
     return {
-        "plain": 1 / least,
+        "plain": 1 / alone,
         "free": chip.free,
         "at_free": chip.free / least,
         "least": times._replace(memory=must / chip.bandwidth).step,
         "beside": program.beside,
         "mbu": must / chip.bandwidth / longest,
+        "by_tokens": program.by_tokens,
     }
 
 

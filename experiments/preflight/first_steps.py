@@ -35,6 +35,7 @@ STEPS = 2
 ROWS, WINDOW = 2, 63  # of a batch; a row has WINDOW + 1 tokens
 LAYERS, DRAFT_LAYERS = 2, 3  # S2D's draft exits after one layer and after two
 HEADS, WIDTH, FF = 2, 32, 48  # HEADS of each kind, as wide as they are
+EXPERTS = 4  # of a group
 SURE = 4.0  # norm of the target's embeddings, at which a token's own logit leads
 REPEATED = " x" * 24
 TOKENIZER = "tiny"  # the shipped model whose tokenizer reads the documents
@@ -186,6 +187,7 @@ def small_shape(shape: transformer.Config, layers: int) -> transformer.Config:
     like = _like().config
     layers, groups = min(shape.n_layers, layers), min(shape.n_kv_heads, HEADS)
     is_diffusion = shape.mask_token is not None
+    heads = groups * min(shape.n_heads // shape.n_kv_heads, HEADS)
     return dataclasses.replace(
         shape,
         vocab_size=like.vocab_size + is_diffusion,
@@ -194,12 +196,26 @@ def small_shape(shape: transformer.Config, layers: int) -> transformer.Config:
         eos=like.eos,
         d_model=WIDTH,
         n_layers=layers,
-        n_heads=groups * min(shape.n_heads // shape.n_kv_heads, HEADS),
+        n_heads=heads,
         n_kv_heads=groups,
         d_ff=FF,
         rope_of=shape.rope_of[:layers],
         windows=shape.windows[:layers],
+        shapes=tuple(_small_layer(layer, groups) for layer in shape.shapes),
+        kinds=shape.kinds[:layers],
     )
+
+
+def _small_layer(layer: transformer.LayerShape, groups: int) -> transformer.LayerShape:
+    """Shrink a layer; fewer KV heads than most layers' stay fewer."""
+    own, experts = min(layer.n_kv_heads, groups), layer.experts
+    if experts is not None:
+        few = min(experts.count, EXPERTS * experts.groups)
+        active = min(experts.active, 2)
+        shared = FF if experts.shared else 0
+        changes: dict[str, Any] = {"count": few, "active": active, "shared": shared}
+        experts = dataclasses.replace(experts, **changes, width=FF // 2)
+    return dataclasses.replace(layer, n_kv_heads=own, d_ff=FF, experts=experts)
 
 
 def random_model(

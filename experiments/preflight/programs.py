@@ -32,11 +32,13 @@ from models import checkpoints, io, transformer
 from models.checkpoints import hub, tensors
 from models.distributed import sharding
 from models.errors import ConfigError
+from models.transformer import experts
 from training.loop import train_step
 from training.runs import draft_head_run
 from training.teacher import outputs, sources
 
 KEY = jax.random.key
+WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128, 256)  # tokens of a call
 WAITING = "waiting"  # rows of a state that a program does not touch
 
 
@@ -50,6 +52,8 @@ class Program:
     rows: int  # of a batch; 0 where the program has none of its own
     tokens: int = 1  # of a row in one call of the target
     read: int = 0  # bytes of weights that a call reads on one device
+    # The same by the tokens of a call; of a mixture of experts alone.
+    by_tokens: dict[int, int] = field(default_factory=dict)
     bill: "Bill | None" = None
     whole: dict[str, int] = field(default_factory=dict)  # param -> bytes, uncut
     mesh: Any = None  # of its devices
@@ -126,12 +130,9 @@ def count(tree: Any) -> int:
     return sum(math.prod(x.shape) for x in jax.tree.leaves(tree))
 
 
-def read_bytes(lm: Any) -> int:
-    """Count the bytes of weights that one call reads on one device."""
-    whole = size(lm.params)
-    if not lm.config.tied:
-        whole -= size(lm.params["embedding"]["tokens"])
-    return whole
+def read_bytes(lm: Any, tokens: int = 1) -> int:
+    """Count the bytes of weights that a call of `tokens` reads on one device."""
+    return experts.read_bytes(lm.config, lm.params, tokens, size)
 
 
 def head_shapes(config: Any, lm: Any, dtype: Any = None) -> tuple[Any, Any]:
@@ -218,7 +219,9 @@ def decoding(
         return {**weights, **rest, **beside}
 
     beside = config.batch // plan.parts(config.batch, "batch")
-    make = functools.partial(Program, read=read_bytes(lm), mesh=plan.mesh)
+    by_tokens = {n: read_bytes(lm, n) for n in WIDTHS}
+    by_tokens = by_tokens if len({*by_tokens.values()}) > 1 else {}
+    make = functools.partial(Program, by_tokens=by_tokens, mesh=plan.mesh)
     filled, decoded = memory(fresh, state), memory(state, fresh)
     loop = functools.partial(make, f"decode, {name}", run, decoded, rows=config.batch)
     if engine.is_canvas:
@@ -227,13 +230,16 @@ def decoding(
             *denoise.widths(policy, tokens, state.window, state.size),
             tokens,
         ]
-        programs = [loop(tokens=narrow, beside=beside, wide=wide)]
+        read = read_bytes(lm, beside * narrow)
+        programs = [loop(tokens=narrow, beside=beside, wide=wide, read=read)]
         chunk = canvas_state.CHUNK
         fill = functools.partial(
             engine.lower, "read", canvas_state.read, (1,), params, fresh
         )
     else:
-        programs = [loop(tokens=parts.program.drafter.nodes, beside=beside)]
+        nodes = parts.program.drafter.nodes
+        read = read_bytes(lm, beside * nodes)
+        programs = [loop(tokens=nodes, beside=beside, read=read)]
         chunk = prefill.chunk_size(parts.program, fresh, longest)
         by_chunks = functools.partial(prefill.prefill, size=chunk)
         fill = functools.partial(
@@ -242,7 +248,9 @@ def decoding(
     if engine.is_canvas and not parts.program.policy.prefills:
         return programs
     rows = together or config.batch
-    return [make(f"prefill, {name}", fill, filled, rows=rows, tokens=chunk), *programs]
+    read = read_bytes(lm, rows // plan.parts(rows, "batch") * chunk)
+    about = {"rows": rows, "tokens": chunk, "read": read}
+    return [make(f"prefill, {name}", fill, filled, **about), *programs]
 
 
 def _first_state(

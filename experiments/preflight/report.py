@@ -67,6 +67,8 @@ def bounds(rows: Sequence[dict[str, Any]]) -> list[str]:
     None of them where the chip's rates are unknown.
     """
     decodings = [r for r in rows if "plain" in r and r["program"].startswith("decode")]
+    if decodings and decodings[0].get("by_tokens"):
+        return [of_experts(decodings[0])]
     lines = [
         f"A text alone, a token a call: at most {row['plain']:.0f} tokens/s "
         f"from each copy of the weights; a call of {row['free']} tokens costs "
@@ -74,6 +76,21 @@ def bounds(rows: Sequence[dict[str, Any]]) -> list[str]:
         for row in decodings[:1]
     ]
     return lines + [width(row) for row in decodings if row.get("beside")]
+
+
+def of_experts(row: dict[str, Any]) -> str:
+    """Tell what calls of a mixture of experts read, by their tokens."""
+    read = {int(n): x for n, x in row["by_tokens"].items()}
+    parts = ", ".join(
+        f"{n}: {x / 1e9:.2f} ({x / read[1]:.1f})" for n, x in read.items()
+    )
+    return (
+        f"A text alone, a token a call: at most {row['plain']:.0f} tokens/s from each "
+        f"copy of the weights. GB of weights that a call reads on a device, by its "
+        "tokens, with experts chosen independently (times those of one token): "
+        f"{parts}. "
+        f"{row['program']}: {row['beside']} x {row['tokens']} tokens a copy."
+    )
 
 
 def width(row: dict[str, Any]) -> str:

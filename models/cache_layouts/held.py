@@ -32,6 +32,7 @@ from jax import Array, lax
 from models import base
 from models.cache_layouts.kv_cache import DenseLayer, KVCache
 from models.distributed import sharding
+from models.errors import ConfigError
 
 EVERY = 128  # tokens of a row between compactions
 STEP = 128  # slots: capacities are multiples, as the kernels' blocks of keys are
@@ -166,6 +167,26 @@ def windows_of(config: Any) -> Sequence[int]:
     if getattr(config, "position", "") == "alibi" or getattr(config, "kv_rank", 0):
         return ()
     return getattr(config, "every_window", ())
+
+
+def full_heads(config: Any) -> tuple[int, int]:
+    """Return what the layers without a window cache: KV heads, and a key's numbers.
+
+    Policies have one rule for these layers.
+
+    Raises:
+        ConfigError: they differ.
+    """
+    windows = windows_of(config) or (0,) * config.n_layers
+    full = [i for i, window in enumerate(windows) if not window]
+    cached = getattr(config, "cached", lambda i: (config.n_kv_heads, config.head_dim))
+    sizes = set(map(cached, full or range(config.n_layers)))
+    if len(sizes) > 1:
+        raise ConfigError(
+            f"full layers of {sorted(sizes)} KV heads and numbers of a key: a policy "
+            "needs layers that are alike; use caches/dense"
+        )
+    return sizes.pop()
 
 
 def widened(tree: Any, width: int) -> Any:

@@ -1,7 +1,7 @@
 """Keys that hold their values: what latent attention caches, once.
 
 The value of a slot is the last `value` numbers of its key
-(`models.transformer.latent_attention`). Layouts that hold two arrays hold the key twice.
+(`models.transformer.latent_attention`). Layouts of two arrays hold the key twice.
 """
 
 from dataclasses import replace

@@ -10,7 +10,7 @@ DECODE: dict[str, tuple[str, ...]] = {
     "heads": ("tensor",),
     "kv_heads": ("tensor",),
     "head_dim": ("tensor",),  # of q, k and v's weights: takes what KV heads leave
-    "expert": ("tensor",),  # the first axis of a mixture's weights; no family has it
+    "expert": (),  # the first axis of a mixture's weights; "mlp" cuts each expert
     "mlp": ("tensor",),
     "vocab": ("tensor",),
     "embed": (),
@@ -32,7 +32,15 @@ PARAMS: dict[str, tuple[str, ...]] = {
     "latent": ("embed kv_heads - head_dim",),
     "latent_bias": ("kv_heads - -",),
     "key_basis": ("kv_heads - - -",),
+    "sinks": ("kv_heads heads",),
+    "router": ("embed -",),
+    "experts_up": ("expert embed - mlp",),
+    "experts_up_bias": ("expert - mlp",),
+    "experts_down": ("expert mlp embed",),
+    "experts_down_bias": ("expert embed",),
+    "query_in": ("embed -",),
     "query_heads": ("embed heads -",),
+    "latent_in": ("embed -",),
     "bases": ("heads - -",),
     "out": ("heads embed",),
     "up": ("embed mlp", "embed - mlp"),

@@ -39,9 +39,19 @@ def from_text(text: str, kind: str, config: Any) -> Mesh | None:
 def weights(config: Any) -> int:
     """Estimate the number of params of a transformer with this config."""
     c = config
-    heads = (c.n_heads + 2 * c.n_kv_heads + c.n_heads) * c.head_dim
-    layer = c.d_model * (heads + (3 if c.gated else 2) * c.d_ff)
-    return c.n_layers * layer + (1 if c.tied else 2) * c.vocab_size * c.d_model
+    layers = sum(_layer_weights(c, c.layer(i)) for i in range(c.n_layers))
+    return layers + (1 if c.tied else 2) * c.vocab_size * c.d_model
+
+
+def _layer_weights(c: Any, shape: Any) -> int:
+    """Estimate the number of params of a layer of a shape."""
+    a, e, products = c.latent, shape.experts, 3 if c.gated else 2
+    width = 2 * (c.n_heads + shape.n_kv_heads) * shape.head_dim
+    if a:  # queries, the latent, its bases, and the output
+        width = c.n_heads * (a.plain + a.turned + a.value) + a.rank + a.turned
+    ff = e.count * e.width + e.shared if e else shape.d_ff
+    bases = c.n_heads * a.rank * (a.plain + a.value) if a else 0
+    return c.d_model * (width + products * ff) + bases
 
 
 def heads_of(kind: str, config: Any) -> int:

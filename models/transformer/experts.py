@@ -8,12 +8,13 @@ choice bias (0 without one),
     w_j = s[i_j],  over their sum if `normalised`,  times `scale`
     y = sum_j w_j MLP_{i_j}(x) + MLP_shared(x)
 
-Shazeer et al., *Outrageously Large Neural Networks*, 2017, arXiv 1701.06538. The best of
-equal scores is the expert of the lowest number. A group's score is the greatest of its
-experts' (softmax: DeepSeek-V2, arXiv 2405.04434) or the sum of its two greatest
+Shazeer et al., *Outrageously Large Neural Networks*, 2017, arXiv 1701.06538. The best
+of equal scores is the expert of the lowest number. A group's score is the greatest of
+its experts' (softmax: DeepSeek-V2, arXiv 2405.04434) or the sum of its two greatest
 (sigmoid: DeepSeek-V3, arXiv 2412.19437).
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -22,6 +23,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from kernels import block_traffic
+from models.base import BALANCE
 from models.transformer.config import Config, Experts
 from models.transformer.modules import MLP, activated
 
@@ -100,18 +102,25 @@ class ExpertMLP(nn.Module):
         if e.shared:
             self.shared = MLP(c, e.shared)
 
-    def routed(self, x: Array) -> tuple[Array, Array]:
-        """Return the experts int32[..., k] of states x [..., D], and their weights."""
+    def scores(self, x: Array) -> Array:
+        """Return the router's logits float32[..., E] of states x [..., D]."""
         wide = x.astype(jnp.float32) @ self.router.astype(jnp.float32)
-        if self.experts.router_bias:
-            wide = wide + self.router_bias
+        return wide + self.router_bias if self.experts.router_bias else wide
+
+    def routed(self, x: Array) -> Array:
+        """Return the experts int32[..., k] of states x [..., D]."""
+        return self._route(self.scores(x))[0]
+
+    def _route(self, scores: Array) -> tuple[Array, Array]:
         bias = self.choice_bias if self.experts.choice_bias else None
-        return route(self.experts, wide, bias)
+        return route(self.experts, scores, bias)
 
     def __call__(self, x: Array) -> Array:
         e = self.experts
         rows = x.reshape(-1, x.shape[-1])
-        chosen, weights = self.routed(rows)
+        scores = self.scores(rows)
+        chosen, weights = self._route(scores)
+        self.sow(BALANCE, "loss", balance(e, scores, chosen))
         biases = (self.experts_up_bias, self.experts_down_bias) if e.bias else None
         given = (rows, chosen, weights, self.experts_up, self.experts_down, biases)
         y = mixed(self.config, form(e, len(rows)), *given).reshape(x.shape)
@@ -179,6 +188,21 @@ def _every(config, x, chosen, up, down, biases):
     return jnp.take_along_axis(y, chosen[..., None], 1)
 
 
+def balance(experts: Experts, scores: Array, chosen: Array) -> Array:
+    """Compute E sum_e f_e p_e, float32[]: 1 where all experts get as many tokens.
+
+    f_e is expert e's share of the choices, p_e its mean probability. Fedus et al.,
+    *Switch Transformers*, 2021, arXiv 2101.03961, section 2.2.
+
+    Args:
+        experts: the router's rules.
+        scores: float32[T, E], of T tokens.
+        chosen: int32[T, k].
+    """
+    share = jnp.bincount(chosen.reshape(-1), length=experts.count) / chosen.size
+    return experts.count * (share * jax.nn.softmax(scores, -1).mean(0)).sum()
+
+
 def unique(chosen: Array, live: Array) -> Array:
     """Count the experts that the live tokens of a call meet: int32[], or [...] .
 
@@ -192,6 +216,36 @@ def unique(chosen: Array, live: Array) -> Array:
     return ((flat != first) & (flat >= 0)).sum(-1).astype(jnp.int32)
 
 
-def expected(experts: Experts, tokens: int) -> float:
-    """Return E (1 - (1 - k / E)^n), the experts that n independent tokens meet."""
+def expected(experts: Experts, tokens: float) -> float:
+    """Return E (1 - (1 - k / E)^n), the experts that n independent tokens meet.
+
+    Tokens of a text are alike, and meet fewer.
+    """
     return experts.count * (1 - (1 - experts.active / experts.count) ** tokens)
+
+
+def read_bytes(
+    config: Config, params: Any, tokens: float, size: Callable[[Any], int]
+) -> int:
+    """Count the bytes of weights that one call of `tokens` tokens reads.
+
+    Of a layer's experts those that independent tokens are expected to meet; of a table
+    of embeddings beside a separate head, none.
+
+    Args:
+        config: the model's; of a model that is no transformer all params are read.
+        params: a tree of arrays or shapes.
+        tokens: of all rows.
+        size: the bytes of an array or a shape, of one device perhaps.
+    """
+    total = sum(map(size, jax.tree.leaves(params)))
+    if not config.tied:
+        total -= size(params["embedding"]["tokens"])
+    for i in range(config.n_layers):
+        shape = getattr(config, "layer", lambda i: None)(i)
+        if shape is None or shape.experts is None:
+            continue
+        mlp = params[f"layer_{i}"]["mlp"]
+        own = sum(size(x) for name, x in mlp.items() if name.startswith("experts_"))
+        total -= own * (1 - expected(shape.experts, tokens) / shape.experts.count)
+    return round(total)

@@ -3,9 +3,9 @@
 DeepSeek-AI, *DeepSeek-V2*, 2024, arXiv 2405.04434, section 2.1. With c = norm(x W) of
 `rank` numbers, a head's key is [c U, rope(x R)] and its value c V; rope(x R), of
 `turned` numbers, is the same for all heads. Since q (c U) = (q U^T) c, a cache needs
-[rope(x R), c] alone, one key of `turned + rank` numbers, whose last `rank` are the value:
-the *absorbed* form, one KV head. Whole texts make every head's keys and values, which
-is less work where many queries meet few keys: the *expanded* form.
+[rope(x R), c] alone, one key of `turned + rank` numbers, whose last `rank` are the
+value: the *absorbed* form, one KV head. Whole texts make every head's keys and values,
+which is less work where many queries meet few keys: the *expanded* form.
 
 Rotated numbers are first in a key, where every other model has them.
 """
@@ -70,15 +70,13 @@ class LatentAttention(nn.Module):
         return self.merge_expanded(heads.reshape(*out.shape[:2], -1))
 
     def expand(self, x: Array, rotation: tuple[Array, Array] | None) -> tuple:
-        """Project x [B, T, D] to q `[B, T, H, 1, d]`, k `[B, T, H, d]`, v, all heads'."""
+        """Project x [B, T, D] to all heads' q `[B, T, H, 1, d]`, k and v."""
         plain, turned = self._queries(x, rotation)
         q = jnp.concatenate([turned, plain], -1)[..., None, :]
         shared, c = self._latents(x, rotation)
         both = jnp.einsum("bnr,hrd->bnhd", c, self.bases)
         own, v = both[..., : self.latent.plain], both[..., self.latent.plain :]
-        alike = jnp.broadcast_to(
-            shared[:, :, None], (*own.shape[:3], shared.shape[-1])
-        )
+        alike = jnp.broadcast_to(shared[:, :, None], (*own.shape[:3], shared.shape[-1]))
         k = jnp.concatenate([alike, own], -1)
         return q * self.config.attention_scale, k, v
 

@@ -57,7 +57,7 @@ class Layer(nn.Module):
     def routed(self, x: Array) -> Array:
         """Return the experts int32[B, N, k] that the state `x` is sent to."""
         mlp: Any = self.mlp
-        return mlp.routed(self.feed_forward_input(x))[0]
+        return mlp.routed(self.feed_forward_input(x))
 
     def feed_forward(self, x: Array) -> Array:
         y = self.mlp(self.feed_forward_input(x))

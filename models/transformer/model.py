@@ -77,8 +77,10 @@ def transformer(
         made = kv_cache.of_sizes(make_cache, sizes, batch, size, dtype)
         return joint(made, config.latent.rank) if config.latent else made
 
-    def init_layer(batch: int, slots: int, dtype: Any = cache_dtype) -> Any:
-        made = make_cache(1, batch, slots, *config.cached(0), dtype)
+    def init_layer(
+        batch: int, slots: int, dtype: Any = cache_dtype, layer: int = 0
+    ) -> Any:
+        made = make_cache(1, batch, slots, *config.cached(layer), dtype)
         made = joint(made, config.latent.rank) if config.latent else made
         return made.layers[0]
 
@@ -114,6 +116,7 @@ def transformer(
         attend, begin = over_layers(config, block, cache, kernel)
         stores, carry = list(cache.layers), begin()
         hidden: dict[base.Tap, Array] = {}
+        visited: list[Array] = []
         for i in range(lo, hi):
             if i in taps:
                 hidden[i] = x
@@ -141,6 +144,8 @@ def transformer(
             if base.FFN_INPUT in taps and i == config.n_layers - 1:
                 normed = layer.apply(at(params, i), x, method="feed_forward_input")
                 hidden[base.FFN_INPUT] = normed
+            if base.EXPERTS in taps and config.layer(i).experts:
+                visited.append(layer.apply(at(params, i), x, method="routed"))
             if block.run is None:
                 x = mlp(x)
             else:
@@ -149,6 +154,8 @@ def transformer(
                 x = jnp.where(block.gate[i][..., None], before, x)
         if hi in taps:
             hidden[hi] = x
+        if visited:
+            hidden[base.EXPERTS] = jnp.stack(visited)
         return x, replace(cache, layers=tuple(stores)), hidden
 
     def attention_of(layer, variables, rotation, slots, attend):

@@ -36,7 +36,8 @@ def forward(
         tokens: int32[B, T].
         segments: int32[B, T], keeps packed documents apart: attention stays within a
             segment, and positions restart.
-        taps: the hidden states to return; see `base.LanguageModel`.
+        taps: the hidden states to return; see `base.LanguageModel`. `base.BALANCE` is
+            float32[L], `experts.balance` of each layer, 0 of a dense one.
         remat: whether the backward pass recomputes each layer.
         share: `share(i, x)` -> float32[B, T], the share of layer i's change to x that
             is added: 0 passes the layer. None: every layer runs.
@@ -56,9 +57,9 @@ def forward(
     else:
         if config.every_window or config.position == "alibi":
             raise ConfigError(
-                f"windows={config.every_window} and position={config.position!r}: sliding "
-                "windows and ALiBi are of causal attention; leave `mask` out, or use "
-                "a model with full attention"
+                f"windows={config.every_window} and position={config.position!r}: "
+                "sliding windows and ALiBi are of causal attention; leave `mask` out, or "
+                "use a model with full attention"
             )
         mask = mask if segments is None else mask & together(segments)
     if positions is None:
@@ -76,8 +77,10 @@ def forward(
         return views.window(config.window(i)), spun[config.rope(i)], views.bias
 
     def step(weights, x, i):
-        x = layers[i].apply({"params": weights}, x, *around(i))
-        return sharding.constrain(x, "batch - -")
+        """Return the layer's output, and the balance of its experts; 0: none."""
+        given = ({"params": weights}, x, *around(i))
+        x, sown = layers[i].apply(*given, mutable=[base.BALANCE])
+        return sharding.constrain(x, "batch - -"), sum(jax.tree.leaves(sown), 0.0)
 
     def last_input(weights, x, i):  # the compiler joins this attention with the step's
         weights = {"params": weights}
@@ -94,20 +97,24 @@ def forward(
                 "the stacked form needs equal layers, all run, and no taps: use "
                 "unstack_layers"
             )
-        x, _ = lax.scan(lambda x, w: (step(w, x, 0), None), x, params["stacked"])
+        x, _ = lax.scan(lambda x, w: (step(w, x, 0)[0], None), x, params["stacked"])
     else:
+        balance = []
         for i in range(config.n_layers):
             if i in taps:
                 hidden[i] = x
             if base.FFN_INPUT in taps and i == config.n_layers - 1:
                 hidden[base.FFN_INPUT] = last_input(params[f"layer_{i}"], x, i)
-            after = step(params[f"layer_{i}"], x, i)
+            after, even = step(params[f"layer_{i}"], x, i)
+            balance.append(even)
             if share is not None:
                 part = share(i, x)[..., None].astype(x.dtype)
                 after = x + part * (after - x)
             x = after
         if config.n_layers in taps:
             hidden[config.n_layers] = x
+        if base.BALANCE in taps:
+            hidden[base.BALANCE] = jnp.asarray(balance, jnp.float32)
     x = embedding.apply(top, x, method="final_norm")
     if "norm" in taps:
         hidden["norm"] = x

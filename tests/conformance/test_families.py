@@ -81,10 +81,7 @@ def plain(family: str) -> list[list[int]]:
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=[pytest.mark.long] * (name != USUAL))
-        for name in CASES
-    ],
+    [pytest.param(name, marks=[pytest.mark.long] * (name != USUAL)) for name in CASES],
 )
 def test_texts_are_plain_s(family, name):
     method = list(CASES[name].values())[-1]

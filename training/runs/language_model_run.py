@@ -2,10 +2,14 @@
 
 Fields that a recipe may leave out: `start`, a model whose weights training begins with;
 `train.optimizer`, "muon" or "adamw" (of `train.adam_rate`); `data.facts`, a form of
-`planted_facts.FORMS`, with `data.facts_share` and `data.short` of the mixture; and
+`planted_facts.FORMS`, with `data.facts_share` and `data.short` of the mixture;
+`model.experts` and `model.active`, experts of `model.d_ff` a layer, of which a token
+visits some, and `train.balance`, the weight of the loss that spreads tokens over them
+(`models/transformer/experts.py`); and
 `diffusion`, the fields of a masked diffusion model (`diffusion_model.py`).
 """
 
+import dataclasses
 import os
 from typing import Any
 
@@ -40,6 +44,9 @@ from training.runs.diffusion_model import is_diffusion
 def model_config(config: Any) -> transformer.Config:
     """Build the transformer's Config from `model` and `data.vocab_size`."""
     m = config.model
+    experts = None
+    if m.get("experts", 0):
+        experts = transformer.Experts(m.experts, m.active, m.d_ff)
     rotary = {"rope_type": "default", "rope_theta": m.rope_theta}
     shape = transformer.Config(
         vocab_size=config.data.vocab_size,
@@ -53,6 +60,10 @@ def model_config(config: Any) -> transformer.Config:
         ropes=(rope.build(rotary, m.head_dim, m.max_positions, "model.rope_theta"),),
         eos=(0,),
     )
+    if experts:
+        alike = dataclasses.replace(shape.layer(0), experts=experts)
+        kinds = (0,) * shape.n_layers
+        shape = dataclasses.replace(shape, shapes=(alike,), kinds=kinds)
     return diffusion_model.shape(config, shape) if is_diffusion(config) else shape
 
 
@@ -60,7 +71,7 @@ def objective(config: Any, shape: transformer.Config) -> Objective:
     """Build the loss: next-token, or masked diffusion's."""
     if is_diffusion(config):
         return diffusion_model.objective(config, shape)
-    return next_token.objective(shape)
+    return next_token.objective(shape, balance=config.train.get("balance", 0.0))
 
 
 def source_texts(config: Any, split: str, workdir: storage.Path) -> list[str]:
@@ -207,6 +218,7 @@ def rounded(config: Any, params: Any, tokenizer: tokenizers.Tokenizer) -> models
         transformer.transformer(shape, jnp.bfloat16),
         jax.tree.map(lambda x: x.astype(jnp.bfloat16), params),
         hf_tokenizer.Tokenizer(tokenizer, shape.eos, settings),
+        family="mixtral" if shape.shapes else "llama",
     )
 
 

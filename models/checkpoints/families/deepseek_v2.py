@@ -1,8 +1,8 @@
 """DeepSeek-V2 and V2-Lite (arXiv 2405.04434): latent attention, many small experts.
 
-The files rotate interleaved pairs (2i, 2i + 1); rows are permuted at load, so that pairs
-are (i, i + r / 2) as everywhere, and back when they are written. The first layers are
-dense, and every token visits the shared experts.
+The files rotate interleaved pairs (2i, 2i + 1); rows are permuted at load, so that
+pairs are (i, i + r / 2) as everywhere, and back when they are written. The first layers
+are dense, and every token visits the shared experts.
 """
 
 from typing import Any
@@ -91,9 +91,7 @@ def read(f: fields.Fields) -> hf.Config:
     dense = f.integer("first_k_dense_replace", 0, least=0)
     for name in UNUSED.split():
         f.take(name, None)
-    given = {
-        key: value for key, value in f.data.items() if key not in UNUSED.split()
-    }
+    given = {key: value for key, value in f.data.items() if key not in UNUSED.split()}
     inner = fields.Fields({**given, "head_dim": 1}, f.where)
     out = standard.shape(inner)
     f.read |= inner.read
@@ -103,9 +101,7 @@ def read(f: fields.Fields) -> hf.Config:
     scale = (latent.plain + latent.turned) ** -0.5
     if raw.get("mscale_all_dim"):
         scale *= rope.yarn_growth(raw, raw["mscale_all_dim"]) ** 2
-    c = transformer.Config(
-        **out, ropes=(spun,), latent=latent, attention_scale=scale
-    )
+    c = transformer.Config(**out, ropes=(spun,), latent=latent, attention_scale=scale)
     shapes = [
         standard.layer(c, i, experts=None if i < dense else experts)
         for i in range(count)

@@ -142,9 +142,7 @@ FAMILY = hf.Family(
             entry._replace(of=has_values) if entry.ours == QKV else entry
             for entry in gemma2.ENTRIES
         ),
-        hf.Entry(
-            QKV, QUERY_KEY, hf.KERNEL_HEADS, lambda c: c.layer(0).key_is_value
-        ),
+        hf.Entry(QKV, QUERY_KEY, hf.KERNEL_HEADS, lambda c: c.layer(0).key_is_value),
         hf.Entry("layer_{i}/scalar", ("layers.{i}.layer_scalar",), hf.SAME),
     ),
     read=read,

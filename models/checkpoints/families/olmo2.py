@@ -1,4 +1,4 @@
-"""OLMo 2 (arXiv 2501.00656): norms after the sublayers alone, and of all heads of q, k."""
+"""OLMo 2 (arXiv 2501.00656): norms after sublayers alone, and of all heads."""
 
 from typing import Any
 

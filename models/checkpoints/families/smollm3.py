@@ -13,7 +13,9 @@ from models.checkpoints import fields, hf, standard
 def read(f: fields.Fields) -> hf.Config:
     count = f.integer("num_hidden_layers")
     period = f.integer("no_rope_layer_interval", 4)
-    turned = f.take("no_rope_layers", [int((i + 1) % period != 0) for i in range(count)])
+    turned = f.take(
+        "no_rope_layers", [int((i + 1) % period != 0) for i in range(count)]
+    )
     good = isinstance(turned, list) and all(x in (0, 1) for x in turned)
     if not good or len(turned) != count:
         raise f.wrong("no_rope_layers", f"{count} numbers, 1 where a layer has a rope")

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from jax import Array, nn
 
 from models import transformer
+from models.base import BALANCE
 from training.loop.train_step import Objective
 
 
@@ -34,18 +35,30 @@ def counted(batch: dict[str, Array]) -> Array:
     return weights
 
 
-def objective(config: transformer.Config, remat: bool = False) -> Objective:
-    """Build the mean nats a token, over the predicted tokens of a batch."""
+def objective(
+    config: transformer.Config, remat: bool = False, balance: float = 0.0
+) -> Objective:
+    """Build the mean nats a token, over the predicted tokens of a batch.
+
+    Of a mixture of experts `balance` times the excess of `experts.balance` over 1, the
+    mean of its layers, is added; a metric has it.
+    """
+    taps = (BALANCE,) if balance else ()
+    mixed = [i for i in range(config.n_layers) if config.layer(i).experts]
 
     def loss(params: Any, batch: dict[str, Array], target_out: Any) -> tuple:
         tokens, segments = batch["tokens"], batch.get("segments")
         if segments is not None:
             segments = segments[:, :-1]
-        out = transformer.forward(config, params, tokens[:, :-1], segments, remat=remat)
+        about = {"taps": taps, "remat": remat}
+        out = transformer.forward(config, params, tokens[:, :-1], segments, **about)
         weights = counted(batch)
         nats = cross_entropy(out.logits, tokens[:, 1:])
         mean = (nats * weights).sum() / jnp.maximum(weights.sum(), 1)
-        return mean, {}
+        if not balance:
+            return mean, {}
+        uneven = out.hidden[BALANCE][jnp.asarray(mixed)].mean() - 1
+        return mean + balance * uneven, {"uneven": uneven}
 
     def quantity(params: Any) -> str:
         return "mean nats a token"
