@@ -48,8 +48,8 @@ def count(bench: Bench, case: Case, prompts: Sequence[list[int]], seed: int) -> 
             state, outcome = engine.step(params, state)
             jax.block_until_ready(state)
             jax.effects_barrier()
-            live = outcome.tree.kind != base.PAD
-            live = np.asarray(live & outcome.active[:, None])
+            drafted = outcome.tree.kind != base.PAD
+            live = np.asarray(drafted & outcome.active[:, None])
             tokens.append(int(live.sum()))
             found.append(np.mean([len({*of[live].flat}) for of in visited[-1]]))
         memory = state.drafter.shared

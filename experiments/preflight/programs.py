@@ -249,8 +249,8 @@ def decoding(
         return programs
     rows = together or config.batch
     read = read_bytes(lm, rows // plan.parts(rows, "batch") * chunk)
-    about = {"rows": rows, "tokens": chunk, "read": read}
-    return [make(f"prefill, {name}", fill, filled, **about), *programs]
+    fills = functools.partial(make, f"prefill, {name}", fill, filled, rows=rows)
+    return [fills(tokens=chunk, read=read), *programs]
 
 
 def _first_state(

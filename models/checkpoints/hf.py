@@ -54,7 +54,7 @@ def _join_heads(c: Config, theirs: Any) -> Any:
 
 def _split_heads(c: Config, x: Any) -> tuple:
     rest = x.shape[3:]
-    parts = (x[:, :-2], x[:, -2], x[:, -1])
+    parts: tuple = (x[:, :-2], x[:, -2], x[:, -1])
     if c.layer(0).key_is_value:
         parts = (x[:, :-1], x[:, -1])
     return tuple(part.reshape(-1, *rest) for part in parts)

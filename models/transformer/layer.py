@@ -73,8 +73,8 @@ class Layer(nn.Module):
         if self.config.latent:
             source = self.attention_norm(x) if self.config.pre_norms else x
             q, k, v = self.attention.expand(source, rotation)
-            about = (q, k, v, mask, bias, self.ahead)
-            out = sequence_attention.attend(self.config, *about)
+            given = (q, k, v, mask, bias, self.ahead)
+            out = sequence_attention.attend(self.config, *given)
             return x + self._after(self.attention.merge_expanded(out))
         q, k, v = self.project(x, rotation)
         if self.config.kv_rank:

@@ -58,8 +58,8 @@ def forward(
         if config.every_window or config.position == "alibi":
             raise ConfigError(
                 f"windows={config.every_window} and position={config.position!r}: "
-                "sliding windows and ALiBi are of causal attention; leave `mask` out, or "
-                "use a model with full attention"
+                "sliding windows and ALiBi are of causal attention; leave `mask` out, "
+                "or use a model with full attention"
             )
         mask = mask if segments is None else mask & together(segments)
     if positions is None:

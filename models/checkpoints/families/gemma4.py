@@ -65,7 +65,7 @@ def read(f: fields.Fields) -> hf.Config:
     shapes, spun = [], {}
     for i, kind in enumerate(kinds):
         wide = kind == fields.FULL
-        own = overrides.get(str(i), overrides.get(i, {}))
+        own = overrides.get(str(i), {})
         if not overrides and wide:
             own = {"head_dim": dim, "num_key_value_heads": groups}
         size = own.get("head_dim", out["head_dim"])

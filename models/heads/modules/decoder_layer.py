@@ -91,8 +91,8 @@ def _heads(target: config.Config) -> dict[str, Any]:
     """
     if target.latent:
         dim = target.latent.value
-        ropes = (config.rope(dim, 10000.0),)
-        return {"n_kv_heads": target.n_heads, "head_dim": dim, "ropes": ropes}
+        own = {"ropes": (config.rope(dim, 10000.0),)}
+        return {"n_kv_heads": target.n_heads, "head_dim": dim, **own}
     layers = map(target.layer, range(target.n_layers))
     alike = {x.rope for x in layers if x.head_dim == target.head_dim} - {-1}
     first = min(alike) if target.shapes and alike else 0

@@ -50,8 +50,8 @@ def objective(
         tokens, segments = batch["tokens"], batch.get("segments")
         if segments is not None:
             segments = segments[:, :-1]
-        about = {"taps": taps, "remat": remat}
-        out = transformer.forward(config, params, tokens[:, :-1], segments, **about)
+        text = tokens[:, :-1]
+        out = transformer.forward(config, params, text, segments, taps, remat)
         weights = counted(batch)
         nats = cross_entropy(out.logits, tokens[:, 1:])
         mean = (nats * weights).sum() / jnp.maximum(weights.sum(), 1)
