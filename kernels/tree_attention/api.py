@@ -70,7 +70,9 @@ def tree_attention(
     kernel       "auto", "pallas" or "xla"
     vmem         bytes of vector memory for the plan (default: this chip's)
 
-    `out` [B, N, H, d] in q's dtype; `lse` float32[B, N, H], -inf for a node without a
+    Values may have another width e, [B, G, S, e], in the XLA form, which is taken then.
+
+    `out` [B, N, H, e] in q's dtype; `lse` float32[B, N, H], -inf for a node without a
     visible slot, whose output is 0.
     """
     if window and (positions is None or key_positions is None):
@@ -95,6 +97,7 @@ def tree_attention(
     )
     platform = block_traffic.platform()
     form, _ = choose(kernel, platform, shape, ancestors.shape[2])
+    form = form if v.shape[-1] == dim else XLA
     arguments = (q, k, v, lengths, ancestors, positions, key_positions, k_scale)
     if form == XLA:
         return xla.tree_attention(

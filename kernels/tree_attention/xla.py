@@ -59,7 +59,8 @@ def tree_attention(
 
     `stretch` is the number of slots per step; with a `table`, a multiple of the page.
     """
-    batch, nodes, heads, dim = q.shape
+    batch, nodes, heads, _ = q.shape
+    dim = v.shape[-1]  # of values, which may be narrower than keys
     groups, size = k.shape[1], k.shape[2] * int4_packing.slots(k.dtype)
     page = size
     if table is not None:

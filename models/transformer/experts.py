@@ -203,19 +203,6 @@ def balance(experts: Experts, scores: Array, chosen: Array) -> Array:
     return experts.count * (share * jax.nn.softmax(scores, -1).mean(0)).sum()
 
 
-def unique(chosen: Array, live: Array) -> Array:
-    """Count the experts that the live tokens of a call meet: int32[], or [...] .
-
-    Args:
-        chosen: int32[..., T, k], the experts of T tokens.
-        live: bool[..., T], tokens that count; padding does not.
-    """
-    count = jnp.where(live[..., None], chosen, -1)
-    flat = jnp.sort(count.reshape(*count.shape[:-2], -1), -1)
-    first = jnp.concatenate([jnp.full_like(flat[..., :1], -1), flat[..., :-1]], -1)
-    return ((flat != first) & (flat >= 0)).sum(-1).astype(jnp.int32)
-
-
 def expected(experts: Experts, tokens: float) -> float:
     """Return E (1 - (1 - k / E)^n), the experts that n independent tokens meet.
 

@@ -1,4 +1,4 @@
-"""Experts: routers by hand, the three forms of the products, unique experts counted."""
+"""Experts: routers by hand, the three forms of the products, what calls read."""
 
 import dataclasses
 
@@ -119,14 +119,6 @@ def test_few_tokens_read_their_own_experts_alone():
     assert experts.form(rule, 17) == "every"  # on this CPU
 
 
-def test_unique_experts_of_live_tokens():
-    """Planted: a padded token's expert counted."""
-    chosen = jnp.asarray([[[0, 1], [1, 2], [7, 3]]])
-    live = jnp.asarray([[True, True, False]])
-    assert np.asarray(experts.unique(chosen, live)).tolist() == [3]
-    assert np.asarray(experts.unique(chosen, live | True)).tolist() == [5]
-
-
 def test_expected_experts_of_independent_routers():
     """By drawing: E (1 - (1 - k / E)^n), n = 20000 draws, 5 deviations."""
     rng = np.random.default_rng(0)
@@ -136,6 +128,41 @@ def test_expected_experts_of_independent_routers():
     error = 5 * seen.std() / draws**0.5
     assert abs(seen.mean() - experts.expected(rule, tokens)) < error
     assert abs(seen.mean() - tokens * 3) > error  # planted: none is met twice
+
+
+def test_balance_is_one_where_all_experts_get_as_much():
+    """By hand. Planted: all tokens to one expert."""
+    rule = Experts(4, 1, 4)
+    even = 10.0 * jnp.eye(4)
+    chosen, _ = experts.route(rule, even)
+    assert abs(float(experts.balance(rule, even, chosen)) - 1) < 1e-5
+    alone = jnp.broadcast_to(even[0], (4, 4))
+    chosen, _ = experts.route(rule, alone)
+    assert abs(float(experts.balance(rule, alone, chosen)) - 4) < 0.01
+
+
+def test_bytes_that_a_call_reads():
+    """Of one layer with experts and two without, with a head of its own.
+
+    Planted: all experts counted, or the table of embeddings.
+    """
+    rule = Experts(8, 2, 6)
+    dense = transformer.LayerShape(2, 8, 40)
+    mixed = dataclasses.replace(dense, experts=rule)
+    config = dataclasses.replace(
+        small.CONFIG, windows=(), shapes=(dense, mixed), kinds=(0, 1, 0), tied=False
+    )
+    params = jax.eval_shape(transformer.transformer(config).init, KEY)
+    size = lambda x: x.size
+    whole = sum(map(size, jax.tree.leaves(params)))
+    table = params["embedding"]["tokens"].size
+    own = 8 * 3 * config.d_model * 6
+    assert experts.read_bytes(config, params, 1, size) == whole - table - own * 6 // 8
+    two = 1 - (1 - 2 / 8) ** 2
+    found = experts.read_bytes(config, params, 2, size)
+    assert found == round(whole - table - own * (1 - two))
+    assert experts.read_bytes(config, params, np.inf, size) == whole - table
+    assert experts.read_bytes(config, params, 0, size) == whole - table - own
 
 
 @pytest.mark.parametrize(
