@@ -95,6 +95,7 @@ def load(
     heads: str | os.PathLike | None = None,
     revision: str | None = None,
     rope_theta: float | None = None,
+    quantised: bool = True,
 ) -> Loaded:
     """Load a model in HF layout, tensor by tensor, from disk or from the hub.
 
@@ -121,6 +122,9 @@ def load(
             Over 700 tokens `tiny` repeats 2 % of a fact's tokens at its own base,
             10,000, and 65 % at 40,000 (`experiments/benchmarks/needle.py`).
 
+        quantised: whether weights that a file holds in codes (gpt-oss's experts, MXFP4)
+            stay so; False decodes them all to `dtype`.
+
     Raises:
         ConfigError: config.json lacks fields, has unknown ones, or is of a family that
             is not supported; or `rope_theta` for a model without one plain RoPE.
@@ -138,6 +142,7 @@ def load(
     config = _with_ids(config, data, generation)
     if rope_theta is not None:
         config = rope.with_base(config, rope_theta)
+    config = config if quantised else config.widened()
     dtype = choose_dtype(dtype)
     tokenizer = hf_tokenizer.load(directory, config.eos)
     if tokenizer is not None and tokenizer.vocab_size > config.vocab_size:

@@ -142,11 +142,12 @@ def policy(
             about = (places, sizes.slots, heads, jnp.array(first))
             own = (rule.notes, rule.extra, rows, rule.biased)
             store = new(places.slots, layer=i)
-            if rule.change is not None and not isinstance(store, DenseLayer):
+            if rule.change is not None and type(store) is not DenseLayer:
                 name = type(store).__name__
                 raise MethodError(
-                    f"a policy that changes keys and values over {name}: use the dense "
-                    "layout"
+                    f"a policy that changes keys and values over {name}: use a model "
+                    "with keys and values of its heads in the dense layout, or a "
+                    "policy that evicts"
                 )
             made.append(kept.layer(store, *about, *own))
         pos = jnp.full((sizes.batch, sizes.slots), -1, jnp.int32)

@@ -141,6 +141,11 @@ def policy(
                 "ada_kv on a mesh that cuts KV heads, which share a pool of pages: use "
                 "a mesh that cuts the batch alone"
             )
+        if getattr(model.config, "latent", None):
+            raise MethodError(
+                "ada_kv over latent attention, whose values are parts of their keys: "
+                "pages hold both; use caches/snapkv"
+            )
         assert base_policy.make is not None
         return base_policy.make(model, sizes, length)
 

@@ -95,9 +95,11 @@ def policy(
 
         def layer(slots: int) -> DenseLayer:
             store = model.init_layer(sizes.batch, slots, sizes.dtype)
-            if not isinstance(store, DenseLayer):
-                name = type(store).__name__
-                raise MethodError(f"minicache over {name}: use the dense layout")
+            if type(store) is not DenseLayer:
+                raise MethodError(
+                    f"minicache over {type(store).__name__}: use a model with keys and "
+                    "values of its heads in the dense layout"
+                )
             return store
 
         none = jnp.zeros_like(length)

@@ -104,7 +104,12 @@ def abstract(model: transformer.Config, dtype: Any, plan: sharding.Plan) -> Any:
     """Build the result of `models.load` with shapes in place of params."""
     lm = transformer.transformer(model, dtype)._replace(plan=plan)
     params = jax.eval_shape(lm.init, KEY(0))
-    params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, dtype), params)
+
+    def stored(x: Any) -> Any:  # weights in codes stay so
+        kind = x.dtype if x.dtype == jnp.uint8 else dtype
+        return jax.ShapeDtypeStruct(x.shape, kind)
+
+    params = jax.tree.map(stored, params)
     return models.Loaded(lm, laid(params, plan.places(params)))
 
 

@@ -71,9 +71,13 @@ def row(bench: Bench, arm: tuple, t: float, prompts: Any, seed: int) -> dict[str
     }
 
 
-def run(config: Any, store: RunFolder) -> dict[str, Any]:
-    """Measure missing pieces, return all of them."""
-    lm, draft = models.load(config.model), models.load(config.draft)
+def run(
+    config: Any, store: RunFolder, lm: Any = None, draft: Any = None, dense: Any = None
+) -> dict[str, Any]:
+    """Measure missing pieces, return all of them; load models that are not passed."""
+    if lm is None:
+        names = (config.model, config.draft, config.dense)
+        lm, draft, dense = map(models.load, names)
     rule_of(lm.config)
     size, new = config.prompt_tokens, config.max_new_tokens
     prompts = [p for task in common.texts(config, lm).values() for p in task]
@@ -98,9 +102,9 @@ def run(config: Any, store: RunFolder) -> dict[str, Any]:
         name: store.make(
             "times",
             name,
-            functools.partial(block_width_cost.call_times, models.load(path), widths),
+            functools.partial(block_width_cost.call_times, timed_lm, widths),
         )
-        for name, path in (("mixture", config.model), ("dense", config.dense))
+        for name, timed_lm in (("mixture", lm), ("dense", dense))
     }
     tables = [
         table(rows, batch, t) for batch in config.batches for t in config.temperatures

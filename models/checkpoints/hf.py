@@ -140,6 +140,10 @@ LACED_BIASES = Layout(  # `[E, 2 F]`
     lambda c, t: t[0].reshape(len(t[0]), -1, 2).swapaxes(1, 2),
     lambda c, x: (x.swapaxes(1, 2).reshape(len(x), -1),),
 )
+LACED_ROWS = Layout(  # `[E, 2 F, ...]`, gate and up rows in turn
+    lambda c, t: t[0].reshape(len(t[0]), -1, 2, *t[0].shape[2:]).swapaxes(1, 2),
+    lambda c, x: (x.swapaxes(1, 2).reshape(len(x), -1, *x.shape[3:]),),
+)
 BY_GROUP = Layout(  # a number of each head
     lambda c, t: t[0].reshape(c.n_kv_heads, -1), lambda c, x: (x.reshape(-1),)
 )
@@ -325,7 +329,8 @@ def load_params(
         parts = [stored[name].read() for name in slot.names]
         ours = slot.layout.join(slot.config, parts)
         # Always a copy in memory: never an alias of the file, which may change.
-        flat[slot.path] = place(slot.path, np.array(ours, dtype=dtype, order="C"))
+        kind = ours.dtype if ours.dtype == np.uint8 else dtype  # codes stay codes
+        flat[slot.path] = place(slot.path, np.array(ours, dtype=kind, order="C"))
     return unflatten(flat)
 
 

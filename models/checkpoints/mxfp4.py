@@ -1,8 +1,6 @@
-"""MXFP4 tensors of the released gpt-oss files: blocks of 32 values and their scales.
+"""MXFP4 tensors of the released gpt-oss files, decoded as they are loaded.
 
-A byte holds two values, the low half first: a sign bit, and one of eight sizes. All 32
-values of a block are multiplied by 2^(scale - 127). (Open Compute Project,
-*Microscaling Formats (MX) Specification* 1.0, 2023.)
+`models/transformer/mxfp4.py` describes them.
 """
 
 from typing import Any
@@ -12,6 +10,7 @@ import numpy as np
 
 from models.checkpoints import hf
 
+NAME = "mxfp4"
 SIZES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 VALUES = np.asarray([*SIZES, *[-x for x in SIZES]], np.float32)
 

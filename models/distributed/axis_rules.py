@@ -11,6 +11,7 @@ DECODE: dict[str, tuple[str, ...]] = {
     "kv_heads": ("tensor",),
     "head_dim": ("tensor",),  # of q, k and v's weights: takes what KV heads leave
     "expert": (),  # the first axis of a mixture's weights; "mlp" cuts each expert
+    "whole_expert": ("tensor",),  # the same of weights in codes, which are not cut
     "mlp": ("tensor",),
     "vocab": ("tensor",),
     "embed": (),
@@ -38,6 +39,12 @@ PARAMS: dict[str, tuple[str, ...]] = {
     "experts_up_bias": ("expert - mlp",),
     "experts_down": ("expert mlp embed",),
     "experts_down_bias": ("expert embed",),
+    "coded_up": ("whole_expert - - - -",),
+    "coded_up_scales": ("whole_expert - - -",),
+    "coded_up_bias": ("whole_expert - -",),
+    "coded_down": ("whole_expert - - -",),
+    "coded_down_scales": ("whole_expert - -",),
+    "coded_down_bias": ("whole_expert -",),
     "query_in": ("embed -",),
     "query_heads": ("embed heads -",),
     "latent_in": ("embed -",),

@@ -1,6 +1,6 @@
 """The config of a transformer: its shape and its variants, as data."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from models.errors import ConfigError
@@ -39,10 +39,13 @@ class Experts:
     choice_bias: bool = False  # of the scores, where experts are chosen alone
     bias: bool = False  # of the experts' products
     shared: int = 0  # width of the experts that every token visits, together
+    stored: str = ""  # "mxfp4": `models/transformer/mxfp4.py`; "": as other weights
 
     def __post_init__(self) -> None:
         if self.router not in ("softmax", "sigmoid"):
             raise ConfigError(f"router={self.router!r}: use 'softmax' or 'sigmoid'")
+        if self.stored not in ("", "mxfp4"):
+            raise ConfigError(f"stored={self.stored!r}: use '' or 'mxfp4'")
         if not 1 <= self.active <= self.count:
             raise ConfigError(
                 f"active={self.active} of {self.count} experts: use 1 to {self.count}"
@@ -199,6 +202,16 @@ class Config:
                     f"n_heads={self.n_heads} is no multiple of a layer's n_kv_heads="
                     f"{shape.n_kv_heads}: set it to a divisor"
                 )
+
+    def widened(self) -> "Config":
+        """Return the config of the same model with experts' weights as all others."""
+
+        def one(shape: LayerShape) -> LayerShape:
+            if shape.experts is None:
+                return shape
+            return replace(shape, experts=replace(shape.experts, stored=""))
+
+        return replace(self, shapes=tuple(map(one, self.shapes)))
 
     def layer(self, layer: int) -> LayerShape:
         """Return the shape of a layer."""

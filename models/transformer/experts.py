@@ -24,9 +24,11 @@ from jax import Array, lax
 
 from kernels import block_traffic
 from models.base import BALANCE
+from models.transformer import mxfp4
 from models.transformer.config import Config, Experts
 from models.transformer.modules import MLP, activated
 
+OWN = ("experts_", "coded_")  # first letters of params of which each expert has one
 FORMS = ("gathered", "ragged", "every")
 
 
@@ -87,20 +89,22 @@ class ExpertMLP(nn.Module):
             self.router_bias = self.param("router_bias", zeros, (e.count,))
         if e.choice_bias:
             self.choice_bias = self.param("choice_bias", zeros, (e.count,))
+        if e.shared:
+            self.shared = MLP(c, e.shared)
+        name = "coded" if e.stored else "experts"
+        if e.bias:
+            up, down_ = (e.count, 2, e.width), (e.count, c.d_model)
+            self.up_bias = self.param(f"{name}_up_bias", zeros, up)
+            self.down_bias = self.param(f"{name}_down_bias", zeros, down_)
+        if e.stored:
+            named = mxfp4.shapes(c, e).items()
+            self.coded = {n: self.param(n, zeros, s, jnp.uint8) for n, s in named}
+            return
         wide = (e.count, c.d_model, 2, e.width)
         self.experts_up = self.param("experts_up", init, wide)
         self.experts_down = self.param(
             "experts_down", down, (e.count, e.width, c.d_model)
         )
-        if e.bias:
-            self.experts_up_bias = self.param(
-                "experts_up_bias", zeros, (e.count, 2, e.width)
-            )
-            self.experts_down_bias = self.param(
-                "experts_down_bias", zeros, (e.count, c.d_model)
-            )
-        if e.shared:
-            self.shared = MLP(c, e.shared)
 
     def scores(self, x: Array) -> Array:
         """Return the router's logits float32[..., E] of states x [..., D]."""
@@ -121,9 +125,16 @@ class ExpertMLP(nn.Module):
         scores = self.scores(rows)
         chosen, weights = self._route(scores)
         self.sow(BALANCE, "loss", balance(e, scores, chosen))
-        biases = (self.experts_up_bias, self.experts_down_bias) if e.bias else None
-        given = (rows, chosen, weights, self.experts_up, self.experts_down, biases)
-        y = mixed(self.config, form(e, len(rows)), *given).reshape(x.shape)
+        biases = (self.up_bias, self.down_bias) if e.bias else None
+        if e.stored:
+            nodes = x.shape[:-1] if x.ndim == 3 else (1, len(rows))
+            given = [part.reshape(*nodes, -1) for part in (rows, chosen, weights)]
+            about = (self.config, e, given[0], given[1], given[2])
+            y = mxfp4.mixed(*about, self.coded, biases)
+        else:
+            parts = (rows, chosen, weights, self.experts_up, self.experts_down)
+            y = mixed(self.config, form(e, len(rows)), *parts, biases)
+        y = y.reshape(x.shape)
         return y + self.shared(x) if e.shared else y
 
 
@@ -233,6 +244,6 @@ def read_bytes(
         if shape is None or shape.experts is None:
             continue
         mlp = params[f"layer_{i}"]["mlp"]
-        own = sum(size(x) for name, x in mlp.items() if name.startswith("experts_"))
+        own = sum(size(x) for name, x in mlp.items() if name.startswith(OWN))
         total -= own * (1 - expected(shape.experts, tokens) / shape.experts.count)
     return round(total)

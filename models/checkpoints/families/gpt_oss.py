@@ -1,8 +1,8 @@
 """gpt-oss 20b and 120b: attention sinks, alternating windows, YaRN, clamped experts.
 
 OpenAI, *gpt-oss-120b & gpt-oss-20b Model Card*, 2025, arXiv 2508.10925. The experts of
-the release are MXFP4 (`models/checkpoints/mxfp4.py`); files of bfloat16 are read, too,
-and those alone are written.
+the release are MXFP4 and stay so (`models/transformer/mxfp4.py`), unless they are
+loaded with `quantised=False`; files of bfloat16 are read, too.
 """
 
 from typing import Any
@@ -30,19 +30,22 @@ def read(f: fields.Fields) -> hf.Config:
     window = f.integer("sliding_window", 128)
     alternating = [fields.FULL if i % 2 else fields.SLIDING for i in range(count)]
     kinds = fields.layer_types(f, count, alternating)
+    stored = f.mapping("quantization_config")
+    if stored and stored.get("quant_method") != mxfp4.NAME:
+        raise f.wrong("quantization_config", "quant_method 'mxfp4', or no such field")
     experts = transformer.Experts(
         f.integer("num_local_experts", f.integer("num_experts", 128)),
         f.integer("num_experts_per_tok", f.integer("experts_per_token", 4)),
         f.integer("intermediate_size", 2880),
         router_bias=True,
         bias=True,
+        stored=mxfp4.NAME if stored else "",
     )
     # The release repeats the yarn's context, and names no other architecture's fields.
     for name in (
         "router_aux_loss_coef",
         "output_router_logits",
         "initial_context_length",
-        "quantization_config",
     ):
         f.take(name, None)
     f.data = {"head_dim": 64, "rms_norm_eps": 1e-5, **f.data}
@@ -69,8 +72,10 @@ def read(f: fields.Fields) -> hf.Config:
 def write(c: hf.Config) -> dict[str, Any]:
     e = c.layer(0).experts
     assert e is not None
+    coded = {"quantization_config": {"quant_method": mxfp4.NAME}} if e.stored else {}
     return standard.write(
         c,
+        **coded,
         intermediate_size=e.width,
         num_local_experts=e.count,
         num_experts_per_tok=e.active,
@@ -83,6 +88,15 @@ def write(c: hf.Config) -> dict[str, Any]:
 
 
 EXPERTS = AT + "experts."
+
+CODED = (
+    ("coded_up", "gate_up_proj_blocks", hf.LACED_ROWS),
+    ("coded_up_scales", "gate_up_proj_scales", hf.LACED_ROWS),
+    ("coded_up_bias", "gate_up_proj_bias", hf.LACED_ROWS),
+    ("coded_down", "down_proj_blocks", hf.SAME),
+    ("coded_down_scales", "down_proj_scales", hf.SAME),
+    ("coded_down_bias", "down_proj_bias", hf.SAME),
+)
 
 FAMILY = hf.Family(
     model_type="gpt_oss",
@@ -103,6 +117,10 @@ FAMILY = hf.Family(
         hf.Entry(standard.MLP + "experts_down", (EXPERTS + "down_proj",), hf.SAME),
         hf.Entry(
             standard.MLP + "experts_down_bias", (EXPERTS + "down_proj_bias",), hf.SAME
+        ),
+        *(
+            hf.Entry(standard.MLP + ours, (EXPERTS + theirs,), layout)
+            for ours, theirs, layout in CODED
         ),
     ),
     read=read,

@@ -11,11 +11,13 @@ from configs.language_models import (
     tiny,
     tiny_draft,
     tiny_long,
+    tiny_moe,
     tiny_text,
     tiny_text_draft,
 )
 from models.errors import ConfigError
 from tests.training import small_trainings
+from training.objectives.language_models import next_token
 from training.runs import language_model_run
 
 WORDS = "alpha beta gamma delta epsilon zeta eta theta iota kappa".split()
@@ -140,3 +142,23 @@ def test_shipped_shapes(module) -> None:
     if module in (tiny, tiny_long, tiny_text):
         heads = (shape.n_layers, shape.n_heads, shape.n_kv_heads)
         assert heads == (8, 8, 2)
+
+
+def test_a_mixture_of_experts(tmp_path: pathlib.Path) -> None:
+    """Saved as Mixtral; its balance is a metric. Planted: none where it weighs 0."""
+    write_texts(tmp_path / "texts")
+    config = small(tmp_path / "texts", tiny_moe)
+    config.data.tokenizer = ""
+    config.model.update(experts=4, active=2)
+    figures = language_model_run.run(config, tmp_path / "run")
+    assert 0 < figures["bits"] < 8
+    lm = models.load(tmp_path / "run" / "export")
+    assert lm.family == "mixtral"
+    rule = lm.config.layer(0).experts
+    assert (rule.count, rule.active, rule.width) == (4, 2, 16)
+    curve = (tmp_path / "run" / "metrics.jsonl").read_text()
+    assert '"uneven"' in curve
+    objective = next_token.objective(lm.config)
+    assert (
+        objective.loss(lm.params, {"tokens": np.zeros((1, 4), np.int32)}, None)[1] == {}
+    )
