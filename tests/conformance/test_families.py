@@ -7,6 +7,7 @@ sampled rows in one program.
 
 import dataclasses
 import functools
+import inspect
 import json
 import pathlib
 import types
@@ -15,9 +16,10 @@ import jax
 import pytest
 
 import decoding
-from decoding import Method
+from decoding import Method, Spec, catalogue
 from decoding.conformance import kit, toy_heads
 from models import checkpoints, transformer
+from models.errors import MethodError
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden" / "models"
 FAMILIES = (
@@ -89,6 +91,45 @@ def test_texts_are_plain_s(family, name):
     out = generate(method, lm, **beside(method, lm))
     assert out.tokens == plain(family)
     assert min(map(len, out.tokens)) == NEW
+
+
+POLICIES = [name for name in catalogue.names("caches") if not Spec(name).card.kind]
+# What a family cannot have, and the reason's words.
+SINKS, VALUES = "attention sinks", "keys and values"
+REFUSED = {
+    **{("gpt_oss", name): SINKS for name in ("actqkv", "quest", "tidal", "loopserve")},
+    ("gpt_oss", "sentence_kv"): SINKS,
+    **{(name, "minicache"): "full attention" for name in ("gpt_oss", "gemma4_text")},
+    ("gemma4_text", "tidal"): "a window cannot select",
+    **{("deepseek_v2", name): VALUES for name in ("minicache", "chelsea")},
+    ("deepseek_v2", "ada_kv"): "parts of their keys",
+    ("olmo3", "minicache"): "full attention",
+    ("olmo3", "tidal"): "a window cannot select",
+}
+OWN_NEEDS = ("caches/speckv", "caches/double_sparsity")  # a draft model, a file
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(n, marks=[pytest.mark.long] * (n != "caches/h2o"))
+        for n in POLICIES
+        if n not in OWN_NEEDS
+    ],
+)
+def test_a_policy_that_keeps_all_changes_nothing(family, name):
+    """Plain decoding's texts, or a refusal with its reason."""
+    known = inspect.signature(Spec(name).factory).parameters
+    whole = {"budget": 64} if "budget" in known else {}
+    policy = Spec(name, **{**Spec(name).card.examples, **whole})
+    method = Method(transforms=kit.COMMON, policy=policy)
+    reason = REFUSED.get((family, name.split("/")[1]))
+    if reason is not None:
+        with pytest.raises(MethodError, match=reason):
+            generate(method, target(family))
+        return
+    assert generate(method, target(family)).tokens == plain(family)
 
 
 def test_fault_another_target():
