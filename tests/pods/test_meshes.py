@@ -12,6 +12,8 @@ import sys
 import numpy as np
 import pytest
 
+from tests.conformance.test_families import FAMILIES
+
 HERE = pathlib.Path(__file__).parent
 
 
@@ -64,6 +66,17 @@ def test_kv_heads_and_pages_lie_on_any_mesh(cases):
         for mesh, text in texts.items():
             same = text == texts["one"]
             assert same != mesh.startswith("fault"), (case, mesh)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("family", [*FAMILIES, "gpt_oss in codes"])
+def test_families_agree_with_one_device(family):
+    """Experts, sinks, unlike layers and latents, cut by width and by expert."""
+    eight = "--xla_force_host_platform_device_count=8"
+    found = ran("families.py", family, flags=eight)
+    assert len(set(map(tuple, found["one"]))) == 8, "rows that cannot differ"
+    for mesh, text in found.items():
+        assert (text == found["one"]) != mesh.startswith("fault"), mesh
 
 
 @pytest.mark.long
