@@ -1,8 +1,8 @@
 """EAGLE-3's draft layer for gpt-oss-20b on v5e-16: training, and tree decoding.
 
 A mixture of 32 experts, four of which a token visits, with attention sinks and windows
-of 128 tokens in every other layer. Li et al., *EAGLE-3*, 2025, arXiv 2503.01840;
-OpenAI, *gpt-oss-120b & gpt-oss-20b Model Card*, 2025, arXiv 2508.10925.
+of 128 tokens in every other layer (arXiv 2508.10925). Li et al., *EAGLE-3*, 2025, arXiv
+2503.01840.
 
 Command:   python -m experiments.run --config=configs/pods/gpt_oss_20b.py
                --workdir=runs/gpt_oss_20b

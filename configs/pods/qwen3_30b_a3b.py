@@ -1,9 +1,8 @@
 """DFlash's block drafter for Qwen3-30B-A3B on v5e-16: training, and decoding.
 
-A mixture of 128 experts, eight of which a token visits: a call of n tokens reads up to
-128 (1 - (1 - 1 / 16)^n) of them a layer, and a draft must win more than it adds. Chen,
-Liang, Liu, *DFlash*, 2026, arXiv 2602.06036; Yang et al., *Qwen3 Technical Report*,
-2025, arXiv 2505.09388.
+A mixture (arXiv 2505.09388) of 128 experts, eight of which a token visits: a call of n
+tokens reads up to 128 (1 - (1 - 1 / 16)^n) of them a layer, and a draft must win more
+than it adds. Chen, Liang, Liu, *DFlash*, 2026, arXiv 2602.06036.
 
 Command:   python -m experiments.run --config=configs/pods/qwen3_30b_a3b.py
                --workdir=runs/qwen3_30b_a3b

@@ -53,7 +53,7 @@ def row(bench: Bench, arm: tuple, t: float, prompts: Any, seed: int) -> dict[str
     shape, width, topology = arm
     parts = {} if shape == PLAIN else {"drafter": "drafters/model"}
     parts |= {"topology": topology} if topology else {}
-    case = Case(Method.from_config(parts), t)
+    case = Case(Method.from_config(parts) if parts else Method(), t)
     run = bench.once(case, prompts, seed)
     met = met_experts.count(bench, case, prompts, seed)
     new, calls = [len(text) for text in run.tokens], run.calls
@@ -78,7 +78,7 @@ def run(
     if lm is None:
         names = (config.model, config.draft, config.dense)
         lm, draft, dense = map(models.load, names)
-    rule_of(lm.config)
+    rule_of(lm.model.config)
     size, new = config.prompt_tokens, config.max_new_tokens
     prompts = [p for task in common.texts(config, lm).values() for p in task]
     every = ((PLAIN, 1, None), *config.arms)

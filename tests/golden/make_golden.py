@@ -20,6 +20,7 @@ import transformers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 OUT = pathlib.Path(__file__).parent / "models"
+PROMPT, NEW = 8, 24  # tokens of a greedy text
 LENGTH = 20
 SIZES = {
     "vocab_size": 72,
@@ -344,7 +345,27 @@ def write_tokenizer(directory: pathlib.Path, tok, template: str | None) -> None:
     path.write_text(json.dumps(expected, indent=1, ensure_ascii=False) + "\n")
 
 
+def greedy() -> None:
+    """Write the greedy text of every golden model, as it is stored, without a cache."""
+    texts = {}
+    for path in sorted(OUT.glob("*/config.json")):
+        name = path.parent.name
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            path.parent, dtype=torch.float32, attn_implementation="eager"
+        ).eval()
+        with np.load(OUT / f"{name}.npz", allow_pickle=False) as arrays:
+            tokens = torch.from_numpy(arrays["tokens"][:, :PROMPT]).long()
+        with torch.no_grad():
+            for _ in range(NEW):
+                logits = model(tokens, use_cache=False).logits[:, -1]
+                tokens = torch.cat([tokens, logits.argmax(-1, keepdim=True)], 1)
+        texts[name] = tokens.numpy().astype(np.int32)
+    np.savez_compressed(OUT.parent / "greedy.npz", **texts)
+
+
 def main(names: list[str]) -> None:
+    if names == ["greedy"]:
+        return greedy()
     rng = np.random.default_rng(0)
     for name, config in build().items():
         vocab = config.get_text_config().vocab_size

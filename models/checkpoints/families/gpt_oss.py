@@ -1,8 +1,8 @@
 """gpt-oss 20b and 120b: attention sinks, alternating windows, YaRN, clamped experts.
 
-OpenAI, *gpt-oss-120b & gpt-oss-20b Model Card*, 2025, arXiv 2508.10925. The experts of
-the release are MXFP4 and stay so (`models/transformer/mxfp4.py`), unless they are
-loaded with `quantised=False`; files of bfloat16 are read, too.
+Its model card is arXiv 2508.10925. The experts of the release are MXFP4 and stay so
+(`models/transformer/mxfp4.py`), unless they are loaded with `quantised=False`; files of
+bfloat16 are read, too.
 """
 
 from typing import Any

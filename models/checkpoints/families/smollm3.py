@@ -1,8 +1,6 @@
 """SmolLM3: Llama without rotary embeddings in every fourth layer (NoPE).
 
-Layers without a rope: Yang
-et al., *Rope to Nope and Back Again: A New Hybrid Attention Strategy*, 2025, arXiv
-2501.18795.
+Layers without a rope are those of RNoPE (arXiv 2501.18795).
 """
 
 from typing import Any
