@@ -19,9 +19,11 @@ def get_config() -> ml_collections.ConfigDict:
     c = tiny.get_config()
     c.name = "tiny_moe"
     c.data.tokenizer = "models/packaged/tiny/tokenizer.json"
-    c.model.update(experts=8, active=2, d_ff=192)
+    c.model.experts = 8  # of a layer
+    c.model.active = 2  # of a token
+    c.model.d_ff = 192  # width of an expert
     c.data.stages = ((100, 8, 512), (1900, 4, 512), (40, 2, 2048))
-    c.train.balance = 0.01
+    c.train.balance = 0.01  # weight of the loss that spreads tokens over experts
     c.train.decay = 500
     c.command = (
         "python -m experiments.run --config=configs/language_models/tiny_moe.py "

@@ -18,4 +18,5 @@ from configs.heads import dflash
 def get_config() -> ml_collections.ConfigDict:
     c = dflash.get_config("qwen3_30b_a3b")
     c.name = "qwen3_30b_a3b"
+    c.beside.tree.topology.nodes = 30  # with 8 rows beside a copy: below 241 tokens
     return c

@@ -48,5 +48,5 @@ def get_config() -> ml_collections.ConfigDict:
     c.prompt_tokens = 128
     c.max_new_tokens = 96
     c.temperatures = (0.0, 0.8)
-    c.arms = arms()
+    c.arms = arms()  # (shape, tokens of a block, topology) of each draft
     return c

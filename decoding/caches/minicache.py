@@ -97,8 +97,8 @@ def policy(
             store = model.init_layer(sizes.batch, slots, sizes.dtype)
             if type(store) is not DenseLayer:
                 raise MethodError(
-                    f"minicache over {type(store).__name__}: use a model with keys and "
-                    "values of its heads in the dense layout"
+                    f"minicache over {type(store).__name__}: use the dense layout, and "
+                    "a model with keys and values of its heads"
                 )
             return store
 
