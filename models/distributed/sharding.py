@@ -318,6 +318,15 @@ def total(x: jax.Array, size: int, axis: str) -> jax.Array:
     return x if entry is None else jax.lax.psum(x, entry)
 
 
+def cutting(shape: Sequence[int], axes: str) -> tuple[str, ...]:
+    """Return the mesh axes that cut an array in the plan in use; () without one."""
+    plan = active()
+    if plan is None or plan.mesh.size == 1:
+        return ()
+    parts = [part for part in plan.spec(shape, axes) if part is not None]
+    return tuple(n for part in parts for n in ((part,) if type(part) is str else part))
+
+
 def constrain(x: jax.Array, axes: str) -> jax.Array:
     """Constrain the sharding of `x` by its axes where a plan is in use."""
     plan = active()

@@ -24,11 +24,13 @@ from jax import Array, lax
 
 from kernels import block_traffic
 from models.base import BALANCE
+from models.distributed import sharding
 from models.transformer import mxfp4
 from models.transformer.config import Config, Experts
 from models.transformer.modules import MLP, activated
 
 OWN = ("experts_", "coded_")  # first letters of params of which each expert has one
+UP = "expert - - mlp"  # the axes of [E, D, 2, F]; the width is fetched whole
 FORMS = ("gathered", "ragged", "every")
 
 
@@ -126,16 +128,73 @@ class ExpertMLP(nn.Module):
         chosen, weights = self._route(scores)
         self.sow(BALANCE, "loss", balance(e, scores, chosen))
         biases = (self.up_bias, self.down_bias) if e.bias else None
+        nodes = x.shape[:-1] if x.ndim == 3 else (1, len(rows))
+        given = [part.reshape(*nodes, -1) for part in (rows, chosen, weights)]
+        about = (self.config, e, given[0], given[1], given[2])
         if e.stored:
-            nodes = x.shape[:-1] if x.ndim == 3 else (1, len(rows))
-            given = [part.reshape(*nodes, -1) for part in (rows, chosen, weights)]
-            about = (self.config, e, given[0], given[1], given[2])
             y = mxfp4.mixed(*about, self.coded, biases)
         else:
-            parts = (rows, chosen, weights, self.experts_up, self.experts_down)
-            y = mixed(self.config, form(e, len(rows)), *parts, biases)
+            y = shared_out(*about, self.experts_up, self.experts_down, biases)
         y = y.reshape(x.shape)
         return y + self.shared(x) if e.shared else y
+
+
+def shared_out(
+    config: Config,
+    experts: Experts,
+    x: Array,
+    chosen: Array,
+    weights: Array,
+    up: Array,
+    down: Array,
+    biases: tuple[Array, Array] | None = None,
+) -> Array:
+    """Return `mixed` [B, N, D] of x [B, N, D]; every device multiplies by what it has.
+
+    That is a part of each expert or, with `rules="expert=tensor"`, some experts. All
+    devices of a copy see all of its tokens, and their results are summed once. Left to
+    itself the compiler would gather the weights.
+
+    Args:
+        config: for the activation.
+        experts: the rules.
+        x: [B, N, D].
+        chosen: int32[B, N, k].
+        weights: float32[B, N, k].
+        up: [E, D, 2, F].
+        down: [E, F, D].
+        biases: of both, [E, 2, F] and [E, D].
+    """
+    flat = lambda x: x.reshape(-1, x.shape[-1])
+    names = sharding.cutting(up.shape, UP)
+    if not names:
+        how = form(experts, x.shape[0] * x.shape[1])
+        parts = (flat(x), flat(chosen), flat(weights))
+        return mixed(config, how, *parts, up, down, biases).reshape(x.shape)
+
+    def run(x, chosen, weights, ids, up, down, up_bias):
+        local = chosen - ids[0]
+        own = (local >= 0) & (local < len(ids))
+        local = jnp.clip(local, 0, len(ids) - 1)
+        share = jnp.where(own, weights, 0.0)
+        how = form(experts, x.shape[0] * x.shape[1])
+        how = "ragged" if how == "gathered" and len(ids) < experts.count else how
+        own_biases = None
+        if up_bias is not None:
+            own_biases = (up_bias, jnp.zeros((len(ids), x.shape[2]), x.dtype))
+        parts = (flat(x), flat(local), flat(share))
+        y = mixed(config, how, *parts, up, down, own_biases)
+        return lax.psum(y.reshape(x.shape), names)
+
+    ids = jnp.arange(experts.count, dtype=jnp.int32)
+    up_bias = None if biases is None else biases[0]
+    arrays = (x, chosen, weights, ids, up, down, up_bias)
+    rows = ("batch - -",) * 3
+    bias_axes = None if biases is None else "expert - mlp"
+    y = sharding.by_shard(run, arrays, (*rows, "expert", UP, "expert mlp -", bias_axes))
+    if biases is not None:
+        y = y + jnp.einsum("bnkd,bnk->bnd", biases[1][chosen], weights).astype(y.dtype)
+    return y
 
 
 def mixed(

@@ -1,12 +1,14 @@
 """Texts of families of targets on meshes of 8 virtual devices; run by test_meshes.py.
 
-Usage: families.py FAMILY. Prints one JSON object: {mesh: texts}. The mesh "one" is a
+Usage: families.py FAMILY. Prints {"decode": {mesh: texts}, "train": {mesh: losses}},
+the latter of families in `TRAINED`. The mesh "one" is a
 single device; "fault ..." are planted faults. Trees of prompt lookup are verified, at
 T = 0.8, over a cache that is read piece by piece. What it imports starts JAX, so that a
 flag gives the number of devices.
 """
 
 import dataclasses
+import functools
 import json
 import sys
 import types
@@ -22,6 +24,7 @@ from models import io, transformer
 from models.distributed import device_mesh, sharding
 from models.transformer import cached_attention, mxfp4
 from tests.conformance import test_families as families
+from tests.pods import meshes
 
 MESHES = {
     "2x2x2": ((2, 2, 2), ""),
@@ -29,6 +32,8 @@ MESHES = {
     "2x1x4, whole experts": ((2, 1, 4), "expert=tensor"),
 }
 CODED = "gpt_oss in codes"
+TRAINED = ("mixtral", "deepseek_v2")
+BALANCE = 0.1
 ROWS, NEW = 8, 12
 
 
@@ -94,7 +99,18 @@ def main(name: str) -> None:
     for mesh, (shape, rules) in MESHES.items():
         found[mesh] = texts(placed(lm, shape, rules))
     fault = placed(swapped(lm), *MESHES["2x2x2"])
-    print(json.dumps({**found, "fault of neighbours": texts(fault)}))
+    found["fault of neighbours"] = texts(fault)
+    print(json.dumps({"decode": found, "train": curves(name, lm.config)}))
+
+
+def curves(name: str, config: transformer.Config) -> dict[str, list[float]]:
+    """Losses on meshes, with the balance of experts, and of rows read twice."""
+    if name not in TRAINED:
+        return {}
+    of = functools.partial(meshes.losses, config=config, balance=BALANCE)
+    shapes = {"one": None, **{mesh: shape for mesh, (shape, _) in MESHES.items()}}
+    found = {mesh: of(shape) for mesh, shape in shapes.items()}
+    return {**found, "fault rows": of((2, 2, 2), same_rows=True)}
 
 
 if __name__ == "__main__":

@@ -113,21 +113,27 @@ def decode(every: bool) -> dict[str, dict[str, list]]:
     return found
 
 
-def losses(shape: tuple[int, ...] | None, same_rows: bool = False) -> list[float]:
+def losses(
+    shape: tuple[int, ...] | None,
+    same_rows: bool = False,
+    config: transformer.Config = CONFIG,
+    balance: float = 0.0,
+) -> list[float]:
     """The loss of 6 steps; `same_rows` plants that half of the rows are read twice."""
+    objective = next_token.objective(config, balance=balance)
     plan = plan_of(shape, "train")
     optimizer = optimizers.adamw(
         optimizers.warmup_stable_decay(0.01, 6, 1, 1), weight_decay=0.1
     )
-    params = jax.jit(transformer.transformer(CONFIG).init)(jax.random.key(0))
+    params = jax.jit(transformer.transformer(config).init)(jax.random.key(0))
     state = train_step.first_state(params, optimizer, False, plan)
     step = jax.jit(
-        train_step.make_step(next_token.objective(CONFIG), optimizer, 0, 1.0),
+        train_step.make_step(objective, optimizer, 0, 1.0),
         donate_argnums=0,
     )
     rng, found = np.random.default_rng(1), []
     for _ in range(6):
-        tokens = rng.integers(0, CONFIG.vocab_size, (ROWS, 33)).astype(np.int32)
+        tokens = rng.integers(0, config.vocab_size, (ROWS, 33)).astype(np.int32)
         if same_rows:
             tokens[ROWS // 2 :] = tokens[: ROWS // 2]
         batch = {"tokens": tokens}
