@@ -145,9 +145,8 @@ def policy(
             if rule.change is not None and type(store) is not DenseLayer:
                 name = type(store).__name__
                 raise MethodError(
-                    f"a policy that changes keys and values over {name}: use a model "
-                    "with keys and values of its heads in the dense layout, or a "
-                    "policy that evicts"
+                    f"a policy that changes keys and values over {name}: use the dense "
+                    "layout, and a model with keys and values of its heads"
                 )
             made.append(kept.layer(store, *about, *own))
         pos = jnp.full((sizes.batch, sizes.slots), -1, jnp.int32)

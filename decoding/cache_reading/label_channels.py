@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from models import storage
+from models.cache_layouts.held import full_heads
 from models.errors import MethodError
 
 COMMAND = "python -m experiments.label_channels"
@@ -27,6 +28,11 @@ def of_model(config: Any, channels: Any, width: int) -> np.ndarray:
     Raises:
         MethodError: no channels, no such file, or those of another model.
     """
+    if full_heads(config) != (config.n_kv_heads, config.head_dim):
+        raise MethodError(
+            "channels of a model whose full layers have other heads than most: a table "
+            "has the same for all layers; use a policy without channels"
+        )
     shape = (config.n_layers, config.n_kv_heads)
     if channels is None:
         if width != config.head_dim:

@@ -30,6 +30,7 @@ from decoding.cache_eviction import budgets, scored
 from decoding.caches import snapkv
 from decoding.catalogue import Card
 from models.cache_layouts import own_pages
+from models.cache_layouts.held import full_heads
 from models.distributed import sharding
 from models.errors import MethodError
 
@@ -136,7 +137,7 @@ def policy(
     base_policy = scored.policy(rule, budget, layers=layers)
 
     def make(model: Any, sizes: base.Sizes, length):
-        if sharding.pieces(model.config.n_kv_heads, "kv_heads") > 1:
+        if sharding.pieces(full_heads(model.config)[0], "kv_heads") > 1:
             raise MethodError(
                 "ada_kv on a mesh that cuts KV heads, which share a pool of pages: use "
                 "a mesh that cuts the batch alone"

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from decoding import base
 from decoding.cache_eviction import budgets, scored
 from decoding.catalogue import Card
-from models.cache_layouts import held as held_layers
+from models.cache_layouts.held import full_heads
 from models.cache_layouts.kv_cache import DenseLayer
 from models.errors import MethodError
 from models.transformer.modules import rotate, rotations
@@ -108,7 +108,7 @@ def policy(
         cos, sin = (x[:, None] / scale for x in spun)
         return rotate(k.astype(jnp.float32), cos, sin)
 
-    wide = held_layers.full_heads(config)[1] if turns else 0
+    wide = full_heads(config)[1] if turns else 0
     extra = {"raw": (jnp.float32, (sinks, wide))} if turns else {}
     rule = scored.Rule(value, extra=extra, place=place, exact=True)
     return scored.policy(

@@ -16,6 +16,7 @@ from decoding import base
 from decoding.cache_eviction import budgets, scored
 from decoding.catalogue import Card
 from kernels.attention_columns import columns
+from models.cache_layouts.held import full_heads
 from models.distributed import sharding
 
 CARD = Card(
@@ -55,7 +56,7 @@ def policy(
         sums = columns(q, layer.store.read()[0], weight, tokens, held)
         if not by_head:  # slot j holds one token in all heads
             every = sums.sum(1, keepdims=True)
-            every = sharding.total(every, model.config.n_kv_heads, "kv_heads")
+            every = sharding.total(every, full_heads(model.config)[0], "kv_heads")
             sums = jnp.broadcast_to(every, sums.shape)
         return jnp.where(held == newest[..., None], jnp.inf, sums), layer
 

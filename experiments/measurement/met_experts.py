@@ -19,7 +19,6 @@ class Met(NamedTuple):
     tokens: float  # of a call; padding and rows that have ended are left out
     experts: float  # that its tokens visit, in a layer
     expected: float  # if their choices were independent
-    most: float  # the same if no expert was visited twice
     calls: int
 
 
@@ -54,10 +53,7 @@ def count(bench: Bench, case: Case, prompts: Sequence[list[int]], seed: int) -> 
             found.append(np.mean([len({*of[live].flat}) for of in visited[-1]]))
         memory = state.drafter.shared
     expected = float(np.mean([experts.expected(rule, n) for n in tokens]))
-    most = float(np.mean([min(rule.count, rule.active * n) for n in tokens]))
-    return Met(
-        float(np.mean(tokens)), float(np.mean(found)), expected, most, len(tokens)
-    )
+    return Met(float(np.mean(tokens)), float(np.mean(found)), expected, len(tokens))
 
 
 def reporting(lm: Any, keep: Any) -> Model:

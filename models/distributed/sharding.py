@@ -311,11 +311,8 @@ def active() -> Plan | None:
 
 def total(x: jax.Array, size: int, axis: str) -> jax.Array:
     """Sum `x` over the shards of a dimension of `size`; within `by_shard` alone."""
-    plan = active()
-    if plan is None or plan.mesh.size == 1:
-        return x
-    entry = next(iter(plan.spec((size,), axis)), None)
-    return x if entry is None else jax.lax.psum(x, entry)
+    names = cutting((size,), axis)
+    return jax.lax.psum(x, names) if names else x
 
 
 def cutting(shape: Sequence[int], axes: str) -> tuple[str, ...]:

@@ -167,32 +167,26 @@ def shared_out(
     """
     flat = lambda x: x.reshape(-1, x.shape[-1])
     names = sharding.cutting(up.shape, UP)
-    if not names:
-        how = form(experts, x.shape[0] * x.shape[1])
-        parts = (flat(x), flat(chosen), flat(weights))
-        return mixed(config, how, *parts, up, down, biases).reshape(x.shape)
 
     def run(x, chosen, weights, ids, up, down, up_bias):
         local = chosen - ids[0]
         own = (local >= 0) & (local < len(ids))
-        local = jnp.clip(local, 0, len(ids) - 1)
-        share = jnp.where(own, weights, 0.0)
+        local, share = jnp.clip(local, 0, len(ids) - 1), jnp.where(own, weights, 0.0)
         how = form(experts, x.shape[0] * x.shape[1])
+        # Those that are elsewhere would be gathered in vain.
         how = "ragged" if how == "gathered" and len(ids) < experts.count else how
-        own_biases = None
-        if up_bias is not None:
-            own_biases = (up_bias, jnp.zeros((len(ids), x.shape[2]), x.dtype))
         parts = (flat(x), flat(local), flat(share))
-        y = mixed(config, how, *parts, up, down, own_biases)
-        return lax.psum(y.reshape(x.shape), names)
+        y = mixed(config, how, *parts, up, down, up_bias).reshape(x.shape)
+        return lax.psum(y, names) if names else y
 
     ids = jnp.arange(experts.count, dtype=jnp.int32)
-    up_bias = None if biases is None else biases[0]
+    up_bias, bias_axes = None, None
+    if biases is not None:
+        up_bias, bias_axes = biases[0], "expert - mlp"
     arrays = (x, chosen, weights, ids, up, down, up_bias)
     rows = ("batch - -",) * 3
-    bias_axes = None if biases is None else "expert - mlp"
     y = sharding.by_shard(run, arrays, (*rows, "expert", UP, "expert mlp -", bias_axes))
-    if biases is not None:
+    if biases is not None:  # once, not by every part of an expert
         y = y + jnp.einsum("bnkd,bnk->bnd", biases[1][chosen], weights).astype(y.dtype)
     return y
 
@@ -205,9 +199,11 @@ def mixed(
     weights: Array,
     up: Array,
     down: Array,
-    biases: tuple[Array, Array] | None = None,
+    up_bias: Array | None = None,
 ) -> Array:
     """Return the weighted sum [T, D] of the chosen experts' MLPs of x [T, D].
+
+    Without the bias of what they return.
 
     Args:
         config: for the activation.
@@ -217,21 +213,20 @@ def mixed(
         weights: float32[T, k].
         up: [E, D, 2, F].
         down: [E, F, D].
-        biases: of both, [E, 2, F] and [E, D].
+        up_bias: [E, 2, F].
     """
     outputs = {"gathered": _gathered, "ragged": _ragged, "every": _every}[form]
-    y: Any = outputs(config, x, chosen, up, down, biases)
+    y: Any = outputs(config, x, chosen, up, down, up_bias)
     return jnp.einsum("tkd,tk->td", y, weights.astype(y.dtype))
 
 
-def _gathered(config, x, chosen, up, down, biases):  # -> [T, k, D]
+def _gathered(config, x, chosen, up, down, bias):  # -> [T, k, D]
     h = jnp.einsum("td,tkdcf->tkcf", x, up[chosen])
-    h = h if biases is None else h + biases[0][chosen]
-    y = jnp.einsum("tkf,tkfd->tkd", activated(config, h), down[chosen])
-    return y if biases is None else y + biases[1][chosen]
+    h = h if bias is None else h + bias[chosen]
+    return jnp.einsum("tkf,tkfd->tkd", activated(config, h), down[chosen])
 
 
-def _ragged(config, x, chosen, up, down, biases):
+def _ragged(config, x, chosen, up, down, bias):
     count, copies = len(up), chosen.shape[1]
     flat = chosen.reshape(-1)
     order = jnp.argsort(flat, stable=True)
@@ -239,22 +234,16 @@ def _ragged(config, x, chosen, up, down, biases):
     rows, of = x[order // copies], flat[order]
     h = lax.ragged_dot(rows, up.reshape(*up.shape[:2], -1), sizes)
     h = h.reshape(-1, *up.shape[2:])
-    h = h if biases is None else h + biases[0][of]
+    h = h if bias is None else h + bias[of]
     y = lax.ragged_dot(activated(config, h), down, sizes)
-    y = y if biases is None else y + biases[1][of]
-    return (
-        jnp.zeros_like(y)
-        .at[order]
-        .set(y, unique_indices=True)
-        .reshape(len(x), copies, -1)
-    )
+    y = jnp.zeros_like(y).at[order].set(y, unique_indices=True)
+    return y.reshape(len(x), copies, -1)
 
 
-def _every(config, x, chosen, up, down, biases):
+def _every(config, x, chosen, up, down, bias):
     h = jnp.einsum("td,edcf->tecf", x, up)
-    h = h if biases is None else h + biases[0]
+    h = h if bias is None else h + bias
     y = jnp.einsum("tef,efd->ted", activated(config, h), down)
-    y = y if biases is None else y + biases[1]
     return jnp.take_along_axis(y, chosen[..., None], 1)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
 from models.distributed import sharding
@@ -28,13 +29,19 @@ AXIS = "whole_expert"
 def decoded(codes: Array, scales: Array, dtype: Any) -> Array:
     """Decode codes uint8[..., n, 16] with scales uint8[..., n]: dtype[..., 32 n].
 
-    Scales of 0 and 255, 2^-127 and NaN, are read as 0 and infinity.
+    On the host where they are arrays of it, as when files are loaded. Scales of 0 and
+    255, 2^-127 and NaN, are read as 0 and infinity.
     """
-    halves = jnp.stack([codes & 15, codes >> 4], -1)
-    part, power = (halves & 1).astype(jnp.int32), (halves >> 1 & 3).astype(jnp.int32)
-    twice = jnp.where(power == 0, part, (2 + part) << jnp.maximum(power - 1, 0))
-    values = jnp.where(halves >> 3 == 1, -twice, twice).astype(jnp.float32) * 0.5
-    factor = lax.bitcast_convert_type(scales.astype(jnp.uint32) << 23, jnp.float32)
+    xp: Any = np if isinstance(codes, np.ndarray) else jnp
+    halves = xp.stack([codes & 15, codes >> 4], -1)
+    part, power = (halves & 1).astype(xp.int32), (halves >> 1 & 3).astype(xp.int32)
+    twice = xp.where(power == 0, part, (2 + part) << xp.maximum(power - 1, 0))
+    values = xp.where(halves >> 3 == 1, -twice, twice).astype(xp.float32) * 0.5
+    bits = scales.astype(xp.uint32) << 23  # of the power of two
+    host = xp is np
+    factor = (
+        bits.view(np.float32) if host else lax.bitcast_convert_type(bits, "float32")
+    )
     wide = values.reshape(*codes.shape[:-1], BLOCK) * factor[..., None]
     return wide.reshape(*codes.shape[:-2], -1).astype(dtype)
 
@@ -73,16 +80,15 @@ def mixed(
     """
     names = ("coded_up", "coded_up_scales", "coded_down", "coded_down_scales")
     arrays = tuple(stored[name] for name in names)
-    tokens = x.shape[0] * x.shape[1]
-    cut = sharding.pieces(experts.count, AXIS) > 1
-    if tokens * experts.active <= experts.count and not cut:
-        return _gathered(config, x, chosen, weights, arrays, biases)
     ids = jnp.arange(experts.count, dtype=jnp.int32)
     rows = ("batch - -",) * 3
     whole = tuple(AXIS + " -" * (a.ndim - 1) for a in arrays)
     own = None if biases is None else (f"{AXIS} - -", f"{AXIS} -")
 
     def run(x: Array, chosen: Array, weights: Array, ids: Array, arrays, biases):
+        few = x.shape[0] * x.shape[1] * experts.active <= len(ids)
+        if few and len(ids) == experts.count:
+            return _gathered(config, x, chosen, weights, arrays, biases)
         y = _each(config, x, chosen, weights, ids, arrays, biases)
         return sharding.total(y, experts.count, AXIS)
 

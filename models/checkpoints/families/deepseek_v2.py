@@ -91,10 +91,7 @@ def read(f: fields.Fields) -> hf.Config:
     dense = f.integer("first_k_dense_replace", 0, least=0)
     for name in UNUSED.split():
         f.take(name, None)
-    given = {key: value for key, value in f.data.items() if key not in UNUSED.split()}
-    inner = fields.Fields({**given, "head_dim": 1}, f.where)
-    out = standard.shape(inner)
-    f.read |= inner.read
+    out = standard.shape(f)
     out.update(n_kv_heads=1, head_dim=latent.rank + latent.turned)
     raw = rope.parameters(f, 10000.0)
     spun = rope.build(raw, latent.turned, out["max_positions"], f.where)

@@ -9,6 +9,7 @@ from typing import Any
 
 from models import transformer
 from models.checkpoints import fields, hf, mxfp4, standard
+from models.transformer import mxfp4 as codes
 
 AT = "layers.{i}.mlp."
 LIMIT = 7.0
@@ -31,7 +32,7 @@ def read(f: fields.Fields) -> hf.Config:
     alternating = [fields.FULL if i % 2 else fields.SLIDING for i in range(count)]
     kinds = fields.layer_types(f, count, alternating)
     stored = f.mapping("quantization_config")
-    if stored and stored.get("quant_method") != mxfp4.NAME:
+    if stored and stored.get("quant_method") != codes.NAME:
         raise f.wrong("quantization_config", "quant_method 'mxfp4', or no such field")
     experts = transformer.Experts(
         f.integer("num_local_experts", f.integer("num_experts", 128)),
@@ -39,7 +40,7 @@ def read(f: fields.Fields) -> hf.Config:
         f.integer("intermediate_size", 2880),
         router_bias=True,
         bias=True,
-        stored=mxfp4.NAME if stored else "",
+        stored=codes.NAME if stored else "",
     )
     # The release repeats the yarn's context, and names no other architecture's fields.
     for name in (
@@ -72,7 +73,7 @@ def read(f: fields.Fields) -> hf.Config:
 def write(c: hf.Config) -> dict[str, Any]:
     e = c.layer(0).experts
     assert e is not None
-    coded = {"quantization_config": {"quant_method": mxfp4.NAME}} if e.stored else {}
+    coded = {"quantization_config": {"quant_method": codes.NAME}} if e.stored else {}
     return standard.write(
         c,
         **coded,

@@ -88,16 +88,16 @@ def test_all_forms_are_the_sum_over_the_chosen_experts(bias):
     x = jax.random.normal(keys[0], (tokens, dim))
     up = jax.random.normal(keys[1], (5, dim, 2, 6)) * 0.3
     down = jax.random.normal(keys[2], (5, 6, dim)) * 0.3
-    biases = (jax.random.normal(keys[3], (5, 2, 6)), jnp.ones((5, dim)))
+    up_bias = jax.random.normal(keys[3], (5, 2, 6)) if bias else None
     chosen, weights = experts.route(rule, jnp.asarray(logits(tokens, 5)))
-    given = (x, chosen, weights, up, down, biases if bias else None)
+    given = (x, chosen, weights, up, down, up_bias)
     want = np.zeros((tokens, dim))
     for t in range(tokens):
         for j in range(2):
             e = int(chosen[t, j])
-            h = np.einsum("d,dcf->cf", x[t], up[e]) + (biases[0][e] if bias else 0)
+            h = np.einsum("d,dcf->cf", x[t], up[e]) + (up_bias[e] if bias else 0)
             h = np.asarray(jax.nn.silu(h[0]) * h[1])
-            y = h @ np.asarray(down[e]) + (1.0 if bias else 0.0)
+            y = h @ np.asarray(down[e])
             want[t] += float(weights[t, j]) * y
     slopes = []
     for form in experts.FORMS:
