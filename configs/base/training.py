@@ -1,10 +1,11 @@
 """Settings that all recipes of draft heads share: data, budget and schedule.
 
-By default a recipe is for `tiny`, with one schedule for all heads, to compare them.
-A colon and the name of a target of configs/base/targets.py make it a recipe for that
-target on its slice, with its paper's rate, warm-up, batch of all devices, length,
-epochs, AdamW and clipping. Its rows hold whole conversations, as in the papers' codes;
-those of `tiny` begin anywhere in a stream of texts:
+By default a recipe is for `tiny`: two windows a step and no clip, by AdamW, or by Muon
+for layers' matrices, as configs/heads/head_recipes.py chose. A colon and the name of a
+target of configs/base/targets.py make it a recipe for that target on its slice, with
+its paper's rate, warm-up, batch of all devices, length, epochs, AdamW and clipping. Its
+rows hold whole conversations, as in the papers' codes; those of `tiny` begin anywhere
+in a stream of texts:
 
 python -m experiments.preflight --config=configs/heads/medusa.py:llama3_8b
     --topology=v5e:4x4
@@ -162,15 +163,16 @@ def get_config(
     c.tree_budget = 0
 
     c.data = data(tokens=500_000)
+    c.data.batch = 2
     c.data.recut = True  # False: all epochs cut the text into the same windows
     c.data.segments = False  # True: attention stays within a document
     # True: a row holds whole documents, kept apart, each from its own beginning.
     c.data.whole = False
     c.update(teacher())
-    c.train = train(warmup=20, clip=0.5, rows_at_once=2, save_every=40)
+    c.train = train(warmup=20, clip=0.0, rows_at_once=2, save_every=160)
     # True: layers' activations are computed twice, to save memory.
     c.train.remat = False
-    c.train.evaluate_every = 80  # steps between evaluations; 0: none
+    c.train.evaluate_every = 245  # steps between evaluations; 0: none
 
     c.evaluate = ml_collections.ConfigDict()
     c.evaluate.temperature = 0.8  # of the evaluations while training
@@ -193,6 +195,15 @@ def get_config(
         c.data.update(batch=batch, window=window)
         c.data.tokens = epochs * targets.CONVERSATIONS * min(window, 2047)
         c.train.update(rate=rate, warmup=warmup, weight_decay=weight_decay, b2=b2)
-        c.train.update(clip=clip, clip_value=clip_value)
+        c.train.update(clip=clip, clip_value=clip_value, save_every=40)
+        c.train.evaluate_every = 80
         c.train.rows_at_once = min(c.train.rows_at_once, batch)
     return c
+
+
+def muon(c: ml_collections.ConfigDict, part: float = 1.0) -> None:
+    """Train the layers' matrices of `tiny`'s heads by Muon, in place.
+
+    `part` scales both rates, Muon's 0.02 and 0.002 of all else.
+    """
+    c.train.update(optimizer="muon", muon_rate=0.02 * part, rate=0.002 * part)

@@ -54,6 +54,6 @@ def small(c: ml_collections.ConfigDict) -> None:
     """Change a block drafter's recipe in place to what `tiny` is trained with."""
     c.init.layers = 2
     c.objective.update(anchors=32, remat=False)  # activations are small here
-    c.data.update(batch=2, tokens=2_500_000)
-    c.train.update(optimizer="muon", rate=0.002, clip=0.0, rows_at_once=0)
+    c.data.tokens = 2_500_000
+    training.muon(c)
     c.train.update(save_every=400, evaluate_every=1000)

@@ -23,4 +23,6 @@ def get_config(target: str = "tiny") -> ml_collections.ConfigDict:
     c.weights = "eagle"  # name of its training; eagle2 shares it
     c.method.drafter = "drafters/eagle"
     c.method.topology = {"name": "topologies/static"}
+    if target == "tiny":
+        training.muon(c, 0.5)
     return c

@@ -25,6 +25,7 @@ from configs.heads import compare
 
 WEIGHTS = ("medusa", "hydra", "eagle2", "fspad", "eagle3")  # eagle2 decodes eagle's
 SHORT = {"batch": 2}
+SEVEN = {"steps": 7}  # of EAGLE-3's training-time test, in its paper
 ADAMW = {"optimizer": "adamw", "rate": 0.001, "rows_at_once": 0}
 MUON = {"optimizer": "muon", "rate": 0.002, "muon_rate": 0.02, "rows_at_once": 0}
 SLOW = {"rate": 0.001, "muon_rate": 0.01}
@@ -35,7 +36,7 @@ SCHEDULES = {
     "muon": {"data": SHORT, "train": {**MUON, "clip": 0.0}},
     "slow": {"data": SHORT, "train": {**MUON, **SLOW, "clip": 0.0}},
 }
-TEST_TIME_STEPS = (1, 3, 5)  # of EAGLE-3's training-time test, beside its seven
+TEST_TIME_STEPS = (1, 3, 5)  # beside the paper's seven
 
 
 def get_config() -> ml_collections.ConfigDict:
@@ -43,7 +44,8 @@ def get_config() -> ml_collections.ConfigDict:
     c.name = "head_recipes"
     for head in WEIGHTS:
         for name, fields in SCHEDULES.items():
-            c.variants[f"{head}_{name}"] = {"recipe": head, **fields}
+            own = {"objective": SEVEN} if head == "eagle3" else {}
+            c.variants[f"{head}_{name}"] = {"recipe": head, **own, **fields}
     for steps in TEST_TIME_STEPS:
         c.variants[f"eagle3_muon_{steps}_steps"] = {
             "recipe": "eagle3",

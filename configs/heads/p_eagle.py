@@ -26,6 +26,7 @@ def get_config(target: str = "tiny") -> ml_collections.ConfigDict:
     c.method.topology = {"name": "topologies/static"}
     if target == "tiny":
         c.init.update(layers=2, depths=5)
+        training.muon(c)
     else:
         c.draft_vocab = 32_000
     return c
