@@ -23,4 +23,6 @@ def get_config(target: str = "tiny") -> ml_collections.ConfigDict:
     c.init.heads = 4
     c.method.drafter = "drafters/hydra"
     c.method.topology = {"name": "topologies/static"}
+    if target == "tiny":
+        c.train.rate = 0.002
     return c

@@ -25,4 +25,6 @@ def get_config(target: str = "tiny") -> ml_collections.ConfigDict:
     c.init.heads = 5
     c.method.drafter = "drafters/medusa"
     c.method.topology = {"name": "topologies/static"}
+    if target == "tiny":
+        c.train.rate = 0.002
     return c
