@@ -11,12 +11,14 @@ in all of them. Here each head is trained five ways on the same 250,000 tokens:
     slow    the same at half of both rates
 
 and EAGLE-3 with fewer steps of training-time test, too. Jordan et al., *Muon*, 2024.
-Hydra++ is Hydra with a layer more and is not searched. Not measured yet: the recipes of
-configs/heads still hold the usual schedule, block drafters apart.
+Hydra++ is Hydra with a layer more and is not searched. The recipes of configs/heads
+hold what was best.
 
 Command:  python -m experiments.run --config=configs/heads/head_recipes.py
               --workdir=runs/head_recipes
-Hardware: 2 CPU cores, some two hours; trainings and rows resume where they stopped.
+Hardware: 2 CPU cores, some three hours; trainings and rows resume where they stopped.
+Expected: slow is best for EAGLE-2 and FSPAD, muon for EAGLE-3; all but usual are even
+for Medusa and Hydra (experiments/reports/head_recipes.md).
 """
 
 import ml_collections
