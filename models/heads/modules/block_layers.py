@@ -27,6 +27,7 @@ from jax import Array
 from kernels.dispatch import AUTO
 from models import base
 from models.cache_layouts import kv_cache
+from models.distributed import sharding
 from models.errors import ConfigError
 from models.heads.modules import decoder_layer
 from models.heads.modules.decoder_layer import Params
@@ -91,7 +92,10 @@ def feed_forward(layer: Params, c: Config, x: Array) -> Array:
 
 def keys(layer: Params, c: Config, features: Array, positions: Array) -> tuple:
     """Project features [B, N, D] at `positions` to k and v [B, N, G, d], k rotated."""
-    k, v = jnp.moveaxis(product(features, layer["qkv"][:, :, -2:]), -2, 0)
+    both = product(features, layer["qkv"][:, :, -2:])
+    # Where devices share a KV head, the compiler would gather the cache they go to.
+    both = sharding.constrain(both, "* * kv_heads - -")
+    k, v = jnp.moveaxis(both, -2, 0)
     cos, sin = rotations(c, positions, c.max_positions)[0]
     k = decoder_layer.rms(k, layer["k_norm"], c.norm_eps)
     return rotate(k, cos[:, :, None], sin[:, :, None]), v
