@@ -11,7 +11,7 @@ Expected: `identical_to_plain` true in every row, whatever the temperature.
 
 import ml_collections
 
-HEADS = {"hydra_pp": "tiny-hydra-pp", "eagle3": "tiny-eagle3"}  # shipped with `tiny`
+HEADS = {"eagle2": "tiny-eagle2", "fspad": "tiny-fspad"}  # shipped with `tiny`
 DRAFTERS = ("model_chain", "model_tree", "prompt_lookup", "copyspec", "token_recycling")
 
 

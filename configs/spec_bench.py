@@ -20,9 +20,9 @@ import ml_collections
 
 # Shipped with `tiny`.
 HEADS = {
-    "hydra_pp": "tiny-hydra-pp",
-    "eagle3": "tiny-eagle3",
-    "sam_eagle3": "tiny-eagle3",
+    "eagle2": "tiny-eagle2",
+    "fspad": "tiny-fspad",
+    "sam_fspad": "tiny-fspad",
 }
 DRAFTERS = (
     "model_chain",
@@ -63,8 +63,8 @@ def get_config(datastore: str = "") -> ml_collections.ConfigDict:
     sam = {"name": "drafters/sam_decoding"}
     # A head in Token Recycling's place, under the tree that the head has alone.
     variants: dict[str, dict] = {
-        "sam_eagle3": {
-            "drafter": {**sam, "inner": "drafters/eagle3"},
+        "sam_fspad": {
+            "drafter": {**sam, "inner": "drafters/fspad"},
             "topology": {
                 "name": "topologies/eagle2",
                 "depth": 5,
@@ -87,7 +87,7 @@ def get_config(datastore: str = "") -> ml_collections.ConfigDict:
         ("suffix_decoding", "token_recycling"),
         ("sam_decoding", "token_recycling"),
         ("sam_decoding", "prompt_lookup"),
-        ("sam_eagle3", "eagle3"),
+        ("sam_fspad", "fspad"),
         ("logitspec", "prompt_lookup"),
         ("copyspec_model", "model_chain"),
         ("suffix_model", "model_chain"),

@@ -49,7 +49,7 @@ def read(arguments: Sequence[str]) -> argparse.Namespace:
     add("--suffix", help="of a diffusion model: the text behind --max_new_tokens")
     add("--mesh", default="auto", help=mesh)
     add("--draft", help="draft model; by default the method's own")
-    add("--heads", help="trained heads: tiny-hydra-pp, tiny-eagle3, or as --model")
+    add("--heads", help="trained heads: tiny-fspad, tiny-eagle2, or as --model")
     add("--max_new_tokens", type=int, default=128, help="tokens to write")
     add("--temperature", type=float, default=0.0, help="0 decodes greedily")
     add("--n", type=int, default=1, help="texts of a search to print")

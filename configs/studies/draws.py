@@ -15,7 +15,7 @@ trees. Texts of all rows are plain decoding's.
 
 import ml_collections
 
-HEADS = {"eagle3": "tiny-eagle3", "hydra": "tiny-hydra-pp"}
+HEADS = {"eagle": "tiny-eagle2", "fspad": "tiny-fspad"}
 MODEL = "model"  # a draft model in place of heads
 DRAWS = ("coupled", "point")
 NODES = 32  # of a tree, root included

@@ -9,7 +9,7 @@ python -m experiments.run --config=configs/studies/jsonschemabench.py
 Hardware: two CPU cores, 50 minutes. Needs pip install -e
 ".[constraints]". Expected: without a constraint `tiny` writes no instance, with one
 nearly all are; compact texts take about a sixth fewer calls with jump-forward around
-plain decoding and Token Recycling, and as many around EAGLE-3.
+plain decoding and Token Recycling, and as many around a trained head.
 """
 
 import ml_collections
@@ -31,7 +31,7 @@ def get_config() -> ml_collections.ConfigDict:
     c.max_new_tokens = 192  # of a text at most
     c.rows = 8  # prompts at once, each with its schema
     c.width = 8  # nodes of a row that the target verifies at once, at most
-    c.methods = ("token_recycling", "tiny_eagle3")  # beside plain decoding
-    c.trained = {"tiny_eagle3": "tiny-eagle3"}  # folders of heads, by method
+    c.methods = ("token_recycling", "tiny_fspad")  # beside plain decoding
+    c.trained = {"tiny_fspad": "tiny-fspad"}  # folders of heads, by method
     c.whitespaces = ("compact", "flexible")  # between JSON's tokens
     return c

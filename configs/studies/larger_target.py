@@ -1,8 +1,8 @@
 """Draft heads and lookups beside a target of 29 or 98 million parameters.
 
 `tiny` with weights that change no text (models/synthetic/larger.py): what it accepts
-is real, and its call costs what a larger model's does. EAGLE-3's head is then 7 or 2 %
-of the target, where 5 % are usual (424.7 M of 8 B).
+is real, and its call costs what a larger model's does. FSPAD's head is then 4 or 1 %
+of the target; EAGLE-3's for 8 B is 5 % (424.7 M).
 
 python -m experiments.run --config=configs/studies/larger_target.py \\
     --workdir=runs/larger_29m
@@ -15,7 +15,7 @@ every row; Token Recycling gains with automatic widths on greedy text.
 
 import ml_collections
 
-HEADS = {"eagle3": "tiny-eagle3"}  # shipped with `tiny`
+HEADS = {"fspad": "tiny-fspad"}  # shipped with `tiny`
 
 
 def get_config() -> ml_collections.ConfigDict:

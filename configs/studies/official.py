@@ -1,5 +1,7 @@
 """Tokens a call beside the authors' code, on the same weights and prompts.
 
+python -m experiments.run --config=configs/heads/eagle3.py --workdir=runs/eagle3
+python -m experiments.run --config=configs/heads/hydra_pp.py --workdir=runs/hydra_pp
 python -m experiments.run --config=configs/studies/official.py --workdir=runs/official
 
 The run folder's `official/` then holds `tiny`, its draft model and its heads in the
@@ -68,7 +70,10 @@ def get_config() -> ml_collections.ConfigDict:
     }
     config.methods = tuple(config.variants)
     # Drafter -> the heads that it drafts with.
-    config.heads = {"eagle3": "tiny-eagle3", "hydra": "tiny-hydra-pp"}
+    config.heads = {
+        "eagle3": "runs/eagle3/heads/eagle3-s0/export",
+        "hydra": "runs/hydra_pp/heads/hydra_pp-s0/export",
+    }
     config.kept = ("recycling_kept",)  # methods whose memory outlives a prompt
     # Method -> seeds, where its drafts are random: its calls are their mean.
     config.seeds = {"lookahead": (0, 1, 2)}

@@ -7,7 +7,7 @@ MODELS = {
     "tiny-draft": "tiny_draft",
     "tiny_diffusion": "tiny_diffusion",
 }
-HEADS = {"tiny-hydra-pp": "tiny_hydra_pp", "tiny-eagle3": "tiny_eagle3"}
+HEADS = {"tiny-eagle2": "tiny_eagle2", "tiny-fspad": "tiny_fspad"}
 
 
 def folder(name: str) -> pathlib.Path:

@@ -46,7 +46,7 @@ def process(folder, method: str = "", heads: str = "") -> tuple:
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "method", [("",), ("token_recycling",), ("", "tiny-eagle3")], ids=str
+    "method", [("",), ("token_recycling",), ("", "tiny-fspad")], ids=str
 )
 def test_nothing_is_compiled_twice(tmp_path, method):
     """Measured widths among it; planted: another folder, where everything is."""

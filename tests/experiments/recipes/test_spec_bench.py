@@ -26,8 +26,8 @@ def test_every_method_has_its_parts():
     config = recipe()
     assert missing(config) == set()
     assert len(config.methods) - 1 == 25  # as the recipe's first line counts
-    config.trained = {n: f for n, f in config.trained.items() if n != "sam_eagle3"}
-    assert missing(config) == {"sam_eagle3"}
+    config.trained = {n: f for n, f in config.trained.items() if n != "sam_fspad"}
+    assert missing(config) == {"sam_fspad"}
 
 
 def test_a_corpus_is_for_those_that_read_one():
@@ -41,6 +41,6 @@ def test_a_corpus_is_for_those_that_read_one():
 
 def test_a_head_drafts_by_the_same_tree_alone_and_after_copies():
     """Planted: the topology's own numbers."""
-    topology = dict(recipe().variants.sam_eagle3.topology)
-    alone = dict(native.method("tiny-eagle3")["topology"])
+    topology = dict(recipe().variants.sam_fspad.topology)
+    alone = dict(native.method("tiny-fspad")["topology"])
     assert topology == alone != {"name": "topologies/eagle2"}

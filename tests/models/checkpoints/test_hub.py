@@ -172,11 +172,11 @@ def test_shapes_and_tokenizers_download_no_weights(repository):
 
 def test_heads_by_their_name(online):  # noqa: F811
     """Native heads give params and method; other layouts have their own loaders."""
-    online.folders["lab/heads"] = packaged.folder("tiny-eagle3")
-    expected = native.load("tiny-eagle3")
+    online.folders["lab/heads"] = packaged.folder("tiny-eagle2")
+    expected = native.load("tiny-eagle2")
     params = native.load("lab/heads@v1")
     assert jax.tree.all(jax.tree.map(np.array_equal, params, expected))
-    assert native.method("lab/heads@v1") == native.method("tiny-eagle3")
+    assert native.method("lab/heads@v1") == native.method("tiny-eagle2")
     with pytest.raises(CheckpointError, match=r"holds no heads.safetensors \(did"):
         native.load("tiny-eagel3")
     online.folders["lab/medusa"] = GOLDEN / "llama2"

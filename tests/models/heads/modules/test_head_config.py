@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from models import packaged
 from models.errors import CheckpointError
 from models.heads import eagle, eagle3, falcon, hydra, medusa
 from models.heads.formats import native
@@ -43,21 +42,6 @@ def test_it_is_saved_and_read(head, tmp_path):
     assert head_config.CONFIG not in bare
     module = __import__(f"models.heads.{head}", fromlist=["config_of"])
     assert module.config_of(bare) == form[""]
-
-
-@pytest.mark.parametrize("name", packaged.HEADS)
-def test_heads_of_before_still_load(name):
-    """The packaged ones were written before there were configs."""
-    assert "configs" not in native.describe(name)
-    module = {"hydra": hydra, "eagle3": eagle3}[name.split("-")[1]]
-    form = module.config_of(native.load(name))
-    assert (
-        form
-        == {
-            "tiny-hydra-pp": hydra.HeadConfig(prefix=True, deep=True),
-            "tiny-eagle3": eagle3.HeadConfig(),
-        }[name]
-    )
 
 
 def test_it_is_no_leaf_but_shapes_the_program():
