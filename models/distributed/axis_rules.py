@@ -66,7 +66,7 @@ PARAMS: dict[str, tuple[str, ...]] = {
 # How a TPU's memory orders the dimensions of a param, slowest first, if not as its
 # shape does. In [D, 2, F] gate and up alternate by row: before every loop the compiler
 # would copy the whole weight into this order.
-ORDER: dict[str, tuple[int, ...]] = {"up": (1, 0, 2)}
+ORDER: dict[str, tuple[int, ...]] = {"up": (1, 0, 2), "experts_up": (2, 0, 1, 3)}
 # Params of draft heads that are replicated on every device: norms, biases, and matrices
 # that are small beside the rows of a vocabulary.
 WHOLE = frozenset(

@@ -169,6 +169,8 @@ def split_heads(qkv: Array, key_is_value: bool = False) -> tuple[Array, Array, A
     qkv = sharding.constrain(qkv, "* * kv_heads - -")
     own = 1 if key_is_value else 2
     q, k, v = qkv[..., :-own, :], qkv[..., -own, :], qkv[..., -1, :]
+    # The same of R: a shard's queries would be passed on from parts of R + 2.
+    q = sharding.constrain(q, "* * kv_heads - -")
     return sharding.constrain(q, "* * kv_heads heads -"), k, v
 
 

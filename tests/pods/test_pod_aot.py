@@ -8,6 +8,7 @@ recipes whole (needs libtpu).
 import functools
 import math
 import pathlib
+import types
 
 import jax.numpy as jnp
 import pytest
@@ -20,15 +21,23 @@ from experiments.preflight import command, programs
 from experiments.recipes import settings
 from kernels import block_traffic, hlo
 from models.distributed import axis_rules, device_mesh, sharding
-from models.heads.modules import decoder_layer
+from models.heads.modules import block_layers, decoder_layer
 
 pytestmark = pytest.mark.tpu_aot
 
 PODS = pathlib.Path(__file__).parent.parent.parent / "configs" / "pods"
 CANVASES = ("dream_7b", "llada_8b")  # of diffusion models
 RECIPES = sorted({p.stem for p in PODS.glob("*_*b.py")} - {*CANVASES})
-SLICES = {"8b": "v5e:4x4", "7b": "v5e:4x4", "70b": "v5p:2x4x4", "1b": "v5e:16x16"}
-VOCAB = 128256
+SLICES = {  # others: v5e:4x4
+    "eagle3_llama3_70b": "v5p:2x4x4",
+    "hydra_llama3_70b": "v5p:2x4x4",
+    "fastdraft_1b": "v5e:16x16",
+    "dspark_qwen3_8b": "v5p:2x2x1",
+}
+
+
+def flight_of(name: str, config) -> command.Preflight:
+    return command.Preflight(config, SLICES.get(name, "v5e:4x4"))
 
 
 def recipe(name: str, layers: int = 0, drafter: str = ""):
@@ -44,6 +53,7 @@ def recipe(name: str, layers: int = 0, drafter: str = ""):
     elif drafter:
         config.method.drafter = drafter
         config.method.topology = None
+        config.beside = {}
         if "tree_nodes" in config:  # no heads, no tree of their hits
             config.tree_nodes = 0
     return config
@@ -52,7 +62,7 @@ def recipe(name: str, layers: int = 0, drafter: str = ""):
 def text_of(name: str, layers: int, drafter: str = "drafters/prompt_lookup") -> str:
     """The loop's program."""
     config = recipe(name, layers, drafter)
-    flight = command.Preflight(config, SLICES[name.rpartition("_")[2]])
+    flight = flight_of(name, config)
     found = [p for p in flight.programs(config) if p.name.startswith("decode")]
     with block_traffic.compiling_for(flight.chip.name):
         return found[0].compile().as_text()
@@ -72,22 +82,27 @@ def gathered(text: str, config) -> list[hlo.Collective]:
 
     Logits are a whole number of vocabularies, whatever their shape.
     """
-    longest = programs.context(config)
+    longest, vocab = programs.context(config), config.architecture.vocab_size
     cache = rows_of(config) * longest * 64
     found = []
     for one in hlo.collectives(text):
         size = math.prod(one.shape)
-        logits = size >= VOCAB and size % VOCAB == 0
+        logits = size >= vocab and size % vocab == 0
         if (logits or size >= cache) and one.kind != "all-reduce":
             found.append(one)
     return found
 
 
 def matrices(name: str) -> set[int]:
-    """Sizes of a device's part of a layer's gate and up, and of each alone."""
+    """Sizes of a device's part of a layer's gate and up, and of each alone.
+
+    Of a mixture those of all its experts.
+    """
     config = recipe(name)
     shape, cut = config.architecture, device_mesh.parse(config.mesh).get("tensor", 1)
-    return {n * shape.hidden_size * shape.intermediate_size // cut for n in (1, 2)}
+    experts = shape.get("num_experts", shape.get("num_local_experts", 1))
+    width = experts * shape.get("moe_intermediate_size", shape.intermediate_size)
+    return {n * shape.hidden_size * width // cut for n in (1, 2)}
 
 
 def layer(name: str) -> dict[str, int]:
@@ -102,8 +117,11 @@ def layer(name: str) -> dict[str, int]:
 @pytest.mark.long
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_layer_sums_twice_and_nothing_is_gathered(name):
-    assert layer(name) == {"all-reduce": 2}
+    """But queries, keys and values, where devices share a KV head."""
     config = recipe(name)
+    cut = device_mesh.parse(config.mesh).get("tensor", 1)
+    shared = {"all-gather": 1} if cut > config.architecture.num_key_value_heads else {}
+    assert layer(name) == {"all-reduce": 2, **shared}
     assert gathered(compiled(name, 2), config) == []
 
 
@@ -155,6 +173,15 @@ def test_fault_drafts_that_are_placed_among_all_tokens(monkeypatch):
 
 
 @pytest.mark.long
+def test_fault_keys_that_are_written_in_pieces(monkeypatch):
+    """Planted: a block's keys where they fall; the caches that they go to gather."""
+    name = "qwen3_30b_a3b"  # its four KV heads are shared by two devices each
+    unplaced = types.SimpleNamespace(constrain=lambda x, axes: x)
+    monkeypatch.setattr(block_layers, "sharding", unplaced)
+    assert gathered(text_of(name, 2, ""), recipe(name))
+
+
+@pytest.mark.long
 def test_fault_groups_that_cross_devices(monkeypatch):
     """Planted: the best tokens are sought in groups that the pieces do not respect."""
     monkeypatch.setattr(sharding, "pieces", lambda size, axis: 1)
@@ -189,7 +216,7 @@ def test_fault_rows_named_by_an_array(monkeypatch):
 @pytest.mark.parametrize("name", [*RECIPES, *CANVASES])
 def test_recipes_fit_their_slices(name):
     """The whole programs, training among them, within the HBM of a chip."""
-    flight = command.Preflight(recipe(name), SLICES[name.rpartition("_")[2]])
+    flight = flight_of(name, recipe(name))
     for row in flight.rows():
         assert command.fits(row), (row["program"], row["need"] / 2**30)
 
