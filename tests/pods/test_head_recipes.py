@@ -117,12 +117,12 @@ def test_batches_and_adamw_are_the_papers():
     ]
     for name in ("eagle", "eagle2", "eagle3", "fspad", "clover"):
         small, large = both(name)
-        assert (small.data.batch, large.data.batch) == (8, 16)
+        assert (small.data.batch, large.data.batch) == (2, 16)
         assert large.train.b2 == 0.95
     for name in ("fspad", "clover", "falcon"):  # PyTorch's, with clipping by value
         small, large = both(name)
         fields = lambda c: (c.train.clip, c.train.clip_value, c.train.weight_decay)
-        assert (fields(small), fields(large)) == ((0.5, 0.0, 0.0), (0.0, 0.5, 0.01))
+        assert (fields(small), fields(large)) == ((0.0, 0.0, 0.0), (0.0, 0.5, 0.01))
     for name in ("medusa", "medusa2", "hydra", "hydra_pp", "chimera", "ppd"):
         small, large = both(name)
         assert (small.train.b2, large.train.b2) == (0.95, 0.999)
