@@ -87,7 +87,9 @@ def new_file(file: Path) -> Iterator[pathlib.Path]:
     """Yield a local path to write, which becomes `file` at the end.
 
     A reader sees the old file or the new one. After an exception there is no new one.
-    Folders are made. A process that is killed leaves a `leftover` on a disk.
+    Folders are made. A process that is killed leaves a `leftover` on a disk. Others may
+    read the file as they may any new one, whatever its writer allows: safetensors lets
+    its owner alone.
     """
     if not isinstance(file, pathlib.Path):
         with tempfile.TemporaryDirectory() as folder:
@@ -99,7 +101,11 @@ def new_file(file: Path) -> Iterator[pathlib.Path]:
     file.parent.mkdir(parents=True, exist_ok=True)
     part = file.with_name(f".{file.name}.{os.getpid()}.part")
     try:
+        part.touch()
+        mode = part.stat().st_mode
+        part.unlink()
         yield part
+        part.chmod(mode)
         os.replace(part, file)
     finally:
         part.unlink(missing_ok=True)

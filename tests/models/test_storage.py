@@ -38,6 +38,15 @@ def test_a_file_is_whole_or_not_there(folder):
         assert os.path.exists(copy) and copy.read_text() == "new\n"
 
 
+def test_others_may_read_what_a_writer_keeps_to_itself(tmp_path):
+    """As any new file. Planted: a writer such as safetensors', for its owner alone."""
+    (tmp_path / "any").touch()
+    with storage.new_file(tmp_path / "written") as part:
+        part.touch(0o600)
+        assert part.stat().st_mode != (tmp_path / "any").stat().st_mode
+    assert (tmp_path / "written").stat().st_mode == (tmp_path / "any").stat().st_mode
+
+
 def test_lines_grow_after_a_kill(folder, monkeypatch):
     """A torn last line is cut; what was there stays."""
     monkeypatch.setattr(storage, "UPLOAD_S", 0.0)
