@@ -232,8 +232,7 @@ def _ragged(config, x, chosen, up, down, bias):
     order = jnp.argsort(flat, stable=True)
     sizes = jnp.bincount(flat, length=count).astype(jnp.int32)
     rows, of = x[order // copies], flat[order]
-    h = [lax.ragged_dot(rows, up[:, :, c], sizes) for c in range(2)]
-    h = jnp.stack(h, 1)
+    h = jnp.stack([lax.ragged_dot(rows, up[:, :, c], sizes) for c in range(2)], 1)
     h = h if bias is None else h + bias[of]
     y = lax.ragged_dot(activated(config, h), down, sizes)
     y = jnp.zeros_like(y).at[order].set(y, unique_indices=True)
