@@ -31,6 +31,7 @@ def test_a_run_of_version_0_1_is_resumed(small, corpus, tmp_path):
     """From its step 4 to the weights that it would have ended with, to rounding."""
     c = recipe("eagle3", corpus)
     c.draft_vocab, c.objective.steps, c.train.evaluate_every = 64, 1, 0
+    c.train.update(optimizer="adamw", rate=0.001, clip=0.5)  # as recipes were then
     older = flat(native.load(OLDER / "export"))
 
     def ended(folder: pathlib.Path) -> np.ndarray:
