@@ -33,7 +33,7 @@ TARGET = {
 }
 
 
-COMPARISONS = ("compare", "eagle_gap", "head_recipes")
+COMPARISONS = ("block_ablation", "compare", "eagle_gap", "head_recipes")
 CANVASES = ("dream_7b", "llada_8b")  # of pods: decoding alone
 
 

@@ -13,7 +13,7 @@ from training.runs import draft_head_run, scaffold
 HEADS = pathlib.Path(__file__).parents[2] / "configs" / "heads"
 NAMES = sorted(
     {p.stem for p in HEADS.glob("*.py")}
-    - {"__init__", "compare", "eagle_gap", "head_recipes"}
+    - {"__init__", "block_ablation", "compare", "eagle_gap", "head_recipes"}
 )
 D, V, F, GROUPS, DIM = 4096, 128256, 14336, 8, 128
 ATTENTION = D * (32 + 2 * GROUPS) * DIM + 32 * DIM * D
