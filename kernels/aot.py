@@ -213,6 +213,8 @@ def attention_columns(
         arrays["lse"] = new((*asked, heads), jnp.float32)
     if shape.biased:
         arrays["bias"] = new(slots, jnp.float32)
+    if shape.sunk:
+        arrays["sinks"] = new((shape.batch, heads), jnp.float32)
 
     def call(arrays: dict) -> Any:
         return over_slots.columns(cut, **arrays, vmem=limit)

@@ -141,6 +141,7 @@ def policy(
             rows = (keep[:, ours.index(i)], jnp.array(length))
             about = (places, sizes.slots, heads, jnp.array(first))
             own = (rule.notes, rule.extra, rows, rule.biased)
+            scores = (config.attention_softcap, config.sinks)
             store = new(places.slots, layer=i)
             if rule.change is not None and type(store) is not DenseLayer:
                 name = type(store).__name__
@@ -148,7 +149,7 @@ def policy(
                     f"a policy that changes keys and values over {name}: use the dense "
                     "layout, and a model with keys and values of its heads"
                 )
-            made.append(kept.layer(store, *about, *own))
+            made.append(kept.layer(store, *about, *own, *scores))
         pos = jnp.full((sizes.batch, sizes.slots), -1, jnp.int32)
         return KVCache(tuple(made), pos, jnp.zeros((sizes.batch,), jnp.int32))
 

@@ -184,6 +184,7 @@ def policy(
                 sized(rule.extra) if scores else {},
                 rule.given(i) if scores else {},
                 (jnp.array(keep), jnp.array(length)),
+                config.attention_softcap,
             )
             made.append(layer)
         _check_roles(made)

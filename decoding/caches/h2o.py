@@ -20,7 +20,6 @@ import jax.numpy as jnp
 from decoding import base
 from decoding.cache_eviction import budgets, scored
 from decoding.catalogue import Card
-from kernels.attention_columns import columns
 from models.errors import MethodError
 
 CARD = Card(
@@ -61,9 +60,7 @@ def policy(
         length = about.length[:, None, None]
         q, tokens = layer.asked(about.length)
         held = layer.tokens(about.length)
-        new = columns(
-            q, layer.store.read()[0], jnp.where(tokens < 0, 0.0, 1.0), tokens, held
-        )
+        new = layer.received(q, jnp.where(tokens < 0, 0.0, 1.0), tokens, held)
         score = layer.notes["score"] + new
         newest = jnp.floor(recent * about.keep).astype(jnp.int32)[:, None, None]
         worth = score / (length - held) if normalised else score

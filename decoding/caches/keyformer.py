@@ -13,7 +13,8 @@ and noise z_ij,
 f_j. The noise never enters the attention's output.
 
 Deviations: those of `h2o`; z is a hash of layer, head, query and token, the same for
-all rows, so that a text does not depend on its batch. Cost: as `h2o`.
+all rows, so that a text does not depend on its batch. Scores are neither capped nor
+take part with sinks, in models that do. Cost: as `h2o`.
 """
 
 import jax

@@ -23,7 +23,6 @@ from decoding import base
 from decoding.cache_eviction import budgets
 from decoding.cache_reading import selected
 from decoding.catalogue import Card
-from kernels.attention_columns import columns
 from models.errors import MethodError
 
 CARD = Card(
@@ -66,7 +65,7 @@ def policy(
         held = layer.tokens(asked.prefix)
         q = asked.q.reshape(*asked.q.shape[:2], -1, asked.q.shape[-1])
         weight = jnp.where(tokens < 0, 0.0, 1.0)
-        sums = columns(q, layer.store.read()[0], weight, tokens, held)
+        sums = layer.received(q, weight, tokens, held)
         old = (held >= 0) & (held < begin(layer, asked.prefix)[:, None, None])
         return jnp.where(old, sums, -jnp.inf)[:, :, None]
 

@@ -30,7 +30,6 @@ from decoding import base
 from decoding.cache_eviction import budgets
 from decoding.cache_reading import selected
 from decoding.catalogue import Card
-from kernels.attention_columns import columns
 from models.errors import MethodError
 
 MARKS = (b".", b"!", b"?", b"\n\n", "。".encode(), "！".encode(), "？".encode())
@@ -196,7 +195,7 @@ def policy(
         """Let a part of the prompt take part, and add up its keys by sentence."""
         q, tokens = layer.asked(length)
         k, held = layer.store.read()[0], layer.tokens(length)
-        sums = columns(q, k, jnp.where(tokens < 0, 0.0, 1.0), tokens, held)
+        sums = layer.received(q, jnp.where(tokens < 0, 0.0, 1.0), tokens, held)
         shape = (1, 1, kernel)
         sums = lax.reduce_window(sums, -jnp.inf, lax.max, shape, (1, 1, 1), "SAME")
         newest = held >= (length - window)[:, None, None]

@@ -19,7 +19,6 @@ from jax import lax
 from decoding import base
 from decoding.cache_eviction import budgets, scored
 from decoding.catalogue import Card
-from kernels.attention_columns import columns
 from models.errors import MethodError
 
 CARD = Card(
@@ -94,8 +93,7 @@ def rule(
         first = (about.length - window)[:, None]
         weight = jnp.where(tokens >= first, 1.0, 0.0)
         weight = jnp.where(tokens < 0, 0.0, weight)
-        keys = layer.store.read()[0]
-        sums = columns(q, keys, weight, tokens, held, reduce=reduce)
+        sums = layer.received(q, weight, tokens, held, reduce=reduce)
         before = (held >= 0) & (held < first[..., None])
         sums = jnp.where(before, sums, 0.0)
         return jnp.where(before, pooled(sums, kernel, pooling), jnp.inf), layer

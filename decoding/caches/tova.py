@@ -15,7 +15,6 @@ import jax.numpy as jnp
 from decoding import base
 from decoding.cache_eviction import budgets, scored
 from decoding.catalogue import Card
-from kernels.attention_columns import columns
 from models.cache_layouts.held import full_heads
 from models.distributed import sharding
 
@@ -53,7 +52,7 @@ def policy(
         held = layer.tokens(about.length)
         newest = about.length[:, None] - 1
         weight = jnp.where((tokens == newest) & (tokens >= 0), 1.0, 0.0)
-        sums = columns(q, layer.store.read()[0], weight, tokens, held)
+        sums = layer.received(q, weight, tokens, held)
         if not by_head:  # slot j holds one token in all heads
             every = sums.sum(1, keepdims=True)
             every = sharding.total(every, full_heads(model.config)[0], "kv_heads")

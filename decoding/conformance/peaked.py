@@ -61,6 +61,20 @@ def model(seed: int = 3, cache: Any = None) -> Any:
     )
 
 
+@functools.cache
+def bounded(cap: float = 2.0) -> Any:
+    """Make the model with capped scores, and with a sink in every head."""
+    own = config(attention_softcap=cap, sinks=True)
+    params = dict(model().params)
+    for i in range(LAYERS):
+        sinks = jax.numpy.linspace(-1.0, 4.0, HEADS).reshape(GROUPS, -1)
+        attention = {**params[f"layer_{i}"]["attention"], "sinks": sinks}
+        params[f"layer_{i}"] = {**params[f"layer_{i}"], "attention": attention}
+    return types.SimpleNamespace(
+        model=transformer(own), params=params, tokenizer=None, config=own
+    )
+
+
 def parts() -> dict[str, Any]:
     """Return what the catalogue fills in, for a policy that is built alone."""
     return {"model": functions(), "draft": functions()}

@@ -34,7 +34,6 @@ from decoding import base
 from decoding.cache_eviction import scored
 from decoding.loops import initial_state, prefill
 from decoding.serving import requests
-from kernels.attention_columns import columns
 from models.cache_layouts.kept import KeptLayer
 from models.errors import MethodError, PromptError
 
@@ -191,10 +190,8 @@ def _worths(
         if weighted and window > 1:
             weight = (at - (length - window)[:, None]) / (window - 1)
         weight = jnp.where(at < 0, 0.0, weight)
-        cap = model.config.attention_softcap
         held = layer.tokens(length)
-        k = layer.store.read()[0]
-        each = columns(q, k, weight, at, held, reduce="max", softcap=cap)
+        each = layer.received(q, weight, at, held, reduce="max")
         found.append(each.max(1))
     if not found:
         raise MethodError(

@@ -49,6 +49,7 @@ def columns(
     reduce: str = "sum",
     softcap: float = 0.0,
     bias: Array | None = None,
+    sinks: Array | None = None,
     kernel: str = AUTO,
     vmem: int | None = None,
 ) -> Array:
@@ -70,6 +71,8 @@ def columns(
     reduce           "sum" or "max", over the queries and the heads of a group
     softcap          c: scores become c tanh(score / c); 0: none
     bias             float32[B, G, S], added to the scores after `softcap`
+    sinks            float32[B, H]: a score of every head without a slot, neither scaled
+                     nor capped, which takes part in each query's sum; `lse` has it
     kernel           "auto", "pallas" or "xla"; with `noise` always the XLA form
     vmem             bytes of vector memory for the plan (default: this chip's)
     """
@@ -91,15 +94,22 @@ def columns(
         reduce == "max",
         softcap,
         bias is not None,
+        sinks is not None and lse is None,
     )
     platform = block_traffic.platform()
     form, _ = choose(kernel, platform, shape, vmem, noise is not None)
     if form == XLA:
         return xla.columns(
-            *arguments, lse=lse, noise=noise, reduce=reduce, softcap=softcap, bias=bias
+            *arguments,
+            lse=lse,
+            noise=noise,
+            reduce=reduce,
+            softcap=softcap,
+            bias=bias,
+            sinks=sinks,
         )
     vmem = vmem or block_traffic.vmem_here(form == INTERPRET)
     plan = pallas_tpu.plan(shape, vmem)
     return pallas_tpu.columns(
-        plan, *arguments, lse, bias, vmem=vmem, interpret=form == INTERPRET
+        plan, *arguments, lse, bias, sinks, vmem=vmem, interpret=form == INTERPRET
     )

@@ -9,7 +9,8 @@ adds registers, and lies as the output does. Of base 2, a weight is
 
 and a query needs two numbers, `less` and its position. Both lie in lanes in HBM. The
 first step of a row spreads them over lanes, once. A first sweep computes `less`: the
-maximum and the total run as in tree attention. Blocks without a token are not read.
+maximum and the total run as in tree attention, from a head's sink on where there is
+one. Blocks without a token are not read.
 """
 
 import functools
@@ -43,6 +44,7 @@ def columns(
     key_positions: Array,
     lse: Array | None = None,
     bias: Array | None = None,
+    sinks: Array | None = None,
     *,
     vmem: int | None = None,
     interpret: Any = False,
@@ -79,6 +81,11 @@ def columns(
     ]
     if bias is not None:
         arrays.append(bias[:, :, None])
+    if s.sunk and sinks is not None:
+        each = einops.repeat(
+            sinks * LOG2_E, "b (g r) -> b g (m r)", g=s.groups, m=s.queries
+        )
+        arrays.append(per_row(each, 0.0))
     inputs, outputs = plan.inputs(), plan.outputs()
     call = pl.pallas_call(
         functools.partial(_kernel, plan),
@@ -121,6 +128,10 @@ def _kernel(plan: Plan, ends, *refs) -> None:
             for x in stats:
                 lane = lax.broadcasted_iota(jnp.int32, x.shape[1:], 1)
                 x[i] = jnp.where(lane < layout.LANES, LEAST, 0.0)
+                if plan.shape.sunk:  # the first score; one lane of the total has it
+                    lane = lax.broadcasted_iota(jnp.int32, less.shape[1:], 1)
+                    top = _spread(named["sinks"][0, g, c])
+                    x[i] = jnp.concatenate([top, jnp.where(lane == 0, 1.0, 0.0)], 1)
 
         vectors.each(plan.groups * plan.chunks, spread)
 

@@ -21,6 +21,7 @@ def columns(
     reduce: str = "sum",
     softcap: float = 0.0,
     bias: Array | None = None,
+    sinks: Array | None = None,
 ) -> Array:
     """Compute `api.columns`; arguments as there, but `noise` float32[B, M, H, S]."""
     groups = k.shape[1]
@@ -39,6 +40,10 @@ def columns(
         top = s.max(-1, keepdims=True)
         top = jnp.where(top == -jnp.inf, 0.0, top)
         total = jnp.exp(s - top).sum(-1, keepdims=True)
+        if sinks is not None:
+            total = total + jnp.exp(
+                einops.rearrange(sinks, "b (g r) -> b g r 1 1", g=groups) - top
+            )
         p = jnp.exp(s - top) / jnp.where(total == 0, 1.0, total)
     else:
         known = einops.rearrange(lse, "b m (g r) -> b g r m 1", g=groups)

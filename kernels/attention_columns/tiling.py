@@ -33,6 +33,7 @@ class Shape:
     largest: bool = False  # reduce="max"
     softcap: float = 0.0
     biased: bool = False
+    sunk: bool = False  # sinks take part in what is not `known`
 
     def written(self) -> dict[str, str]:
         """Return the fields as texts, from which `read` makes the shape again."""
@@ -131,6 +132,10 @@ class Plan:
         ]
         if s.biased:
             operands.append(Operand("bias", lanes, jnp.float32, strip, across))
+        if s.sunk:
+            operands.append(
+                Operand("sinks", less, jnp.float32, (1, gs, *less[2:]), whole)
+            )
         return operands
 
     def outputs(self) -> list[Operand]:

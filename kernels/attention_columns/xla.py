@@ -22,6 +22,7 @@ def columns(
     reduce: str = "sum",
     softcap: float = 0.0,
     bias: Array | None = None,
+    sinks: Array | None = None,
     stretch: int = STRETCH,
 ) -> Array:
     """Compute `api.columns`; arguments as there."""
@@ -70,6 +71,9 @@ def columns(
 
         shape = (q.shape[0], groups, count, copies)
         begin = (jnp.full(shape, LEAST), jnp.zeros(shape))
+        if sinks is not None:
+            first = einops.rearrange(sinks, "b (g r) -> b g 1 r", g=groups)
+            begin = (jnp.broadcast_to(first, shape), jnp.ones(shape))
         top, total = lax.fori_loop(0, steps, fold, begin)
         lse = top + jnp.log(jnp.where(total == 0, 1.0, total))
     else:

@@ -23,6 +23,7 @@ import jax.numpy as jnp
 from flax import struct
 from jax import Array, lax
 
+from kernels.attention_columns import columns
 from models import base
 from models.cache_layouts.held import HeldLayer
 
@@ -36,6 +37,7 @@ class Queries:
     q: Array  # [B, R, G, H / G, d], rotated and scaled
     pos: Array  # int32[B, R]: the token whose query the place holds, -1: none
     first: Array  # int32[B]
+    sinks: Array | None = None  # float32[B, G, H / G]: scores without a slot
 
 
 @struct.dataclass
@@ -54,6 +56,7 @@ class KeptLayer(HeldLayer):
     is_read: bool = struct.field(pytree_node=False, default=False)  # the prompt is
     bias: Array | None = None
     """float32[B, G, C], added to the scores of attention; 0 in slots not in use"""
+    softcap: float = struct.field(pytree_node=False, default=0.0)  # of the scores
 
     @property
     def streamed(self) -> bool:  # type: ignore[override]
@@ -74,8 +77,14 @@ class KeptLayer(HeldLayer):
         none = asked.pos.at[at].set(-1, mode="drop", unique_indices=True)
         return replace(layer, queries=replace(asked, pos=none))
 
-    def noted(self, slots: Array, q: Array) -> "KeptLayer":
-        """Keep the queries `[B, N, G, H / G, d]` of the nodes at logical `slots`."""
+    def noted(self, slots: Array, q: Array, sinks: Array | None = None) -> "KeptLayer":
+        """Keep the queries of the nodes at logical `slots`.
+
+        Args:
+            slots: int32[B, N].
+            q: [B, N, G, H / G, d], rotated and scaled.
+            sinks: [G, H / G] of the model, where it has them.
+        """
         asked = self.queries
         if asked is None:
             return self
@@ -83,7 +92,11 @@ class KeptLayer(HeldLayer):
         put: dict[str, Any] = {"mode": "drop", "unique_indices": True}
         new = asked.q.at[at].set(q.astype(asked.q.dtype), **put)
         pos = asked.pos.at[at].set(slots, **put)
-        return replace(self, queries=replace(asked, q=new, pos=pos))
+        asked = replace(asked, q=new, pos=pos)
+        if asked.sinks is not None and sinks is not None:
+            every = jnp.broadcast_to(sinks, asked.sinks.shape)
+            asked = replace(asked, sinks=every.astype(asked.sinks.dtype))
+        return replace(self, queries=asked)
 
     def move(self, source: Array, target: Array) -> "KeptLayer":
         """Copy logical slots `source[B, M]` to `target[B, M]`; drop targets >= S."""
@@ -100,9 +113,8 @@ class KeptLayer(HeldLayer):
         at = self._place(target)
         put: dict[str, Any] = {"mode": "drop", "unique_indices": True}
         pos = asked.pos.at[at].set(jnp.where(is_there, target, -1), **put)
-        return replace(
-            layer, queries=Queries(asked.q.at[at].set(q, **put), pos, asked.first)
-        )
+        asked = replace(asked, q=asked.q.at[at].set(q, **put), pos=pos)
+        return replace(layer, queries=asked)
 
     def attend(
         self,
@@ -143,6 +155,25 @@ class KeptLayer(HeldLayer):
         is_there = (held.pos == due) & (due < length[:, None])
         q = held.q.reshape(*held.q.shape[:2], -1, held.q.shape[-1])
         return q, jnp.where(is_there, due, -1)
+
+    def received(
+        self, q: Array, weight: Array, tokens: Array, held: Array, **settings: Any
+    ) -> Array:
+        """Sum the attention weights that each slot gets: float32[B, G, C].
+
+        Args:
+            q: [B, R, H, d], as of `asked`.
+            weight: float32[B, R], of each query.
+            tokens: int32[B, R]: the queries' tokens.
+            held: int32[B, G, C]: the slots' tokens.
+            settings: others of `attention_columns.columns`.
+        """
+        sinks = None if self.queries is None else self.queries.sinks
+        if sinks is not None:
+            sinks = sinks.reshape(len(sinks), -1)
+        about: Any = {"softcap": self.softcap, "bias": self.bias, "sinks": sinks}
+        k = self.store.read()[0]
+        return columns(q, k, weight, tokens, held, **about, **settings)
 
     def forget(self, first: Array) -> "KeptLayer":
         """Drop the queries of tokens before `first` int32[B]."""
@@ -216,7 +247,8 @@ class KeptLayer(HeldLayer):
             "extra": jax.tree.map(lambda x: heads, self.extra),
         }
         if self.queries is not None:
-            names["queries"] = Queries(asked, rows, rows)
+            sinks = None if self.queries.sinks is None else heads
+            names["queries"] = Queries(asked, rows, rows, sinks)
         if self.bias is not None:
             names["bias"] = heads
         return replace(self, **names)
@@ -243,7 +275,8 @@ def _newest(asked: Queries, first: Array, places: int | None) -> Queries:
     source = (first - asked.first)[:, None] + index
     rows = jnp.arange(first.shape[0])[:, None]
     pos = asked.pos.at[rows, source].get(mode="fill", fill_value=-1)
-    return Queries(asked.q.at[rows, source].get(mode="clip"), pos, first)
+    q = asked.q.at[rows, source].get(mode="clip")
+    return replace(asked, q=q, pos=pos, first=first)
 
 
 class LayerSizes(NamedTuple):
@@ -265,6 +298,8 @@ def layer(
     extra: Mapping[str, Any],
     rows: tuple[Array, Array],
     biased: bool = False,
+    softcap: float = 0.0,
+    sunk: bool = False,
 ) -> KeptLayer:
     """Make an empty kept layer.
 
@@ -278,12 +313,16 @@ def layer(
         extra: name -> dtype and the dimensions behind [B, G].
         rows: the budget and the tokens of the prompt, int32[B] both.
         biased: whether the layer has a bias.
+        softcap: bound of attention's scores; 0: none.
+        sunk: whether the model has attention sinks.
     """
     k, _ = jax.eval_shape(store.read)
     batch, groups, slots = k.shape[:3]
     shape = (batch, sizes.queries, groups, *heads)
     none = jnp.full(shape[:2], -1, jnp.int32)
-    asked = Queries(jnp.zeros(shape, k.dtype), none, first) if sizes.queries else None
+    sinks = jnp.zeros((batch, groups, heads[0])) if sunk else None
+    q = jnp.zeros(shape, k.dtype)
+    asked = Queries(q, none, first, sinks) if sizes.queries else None
     empty = lambda about, *lead: jnp.zeros((*lead, *about[1]), about[0])
     return KeptLayer(
         store=store,
@@ -300,6 +339,7 @@ def layer(
         after=sizes.after,
         recent=sizes.recent,
         bias=jnp.zeros((batch, groups, slots)) if biased else None,
+        softcap=softcap,
     )
 
 

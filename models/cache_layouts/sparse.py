@@ -211,6 +211,7 @@ def make(
     extra: dict[str, Any],
     given: dict[str, Array],
     rows: tuple[Array, Array],
+    softcap: float = 0.0,
 ) -> SparseLayer:
     """Make an empty layer.
 
@@ -225,6 +226,7 @@ def make(
         extra: name -> dtype and the dimensions behind [B, G].
         given: name -> an array [B, G, ...]; B or G may be 1.
         rows: the budget and the tokens of the prompt, int32[B] both.
+        softcap: bound of attention's scores; 0: none.
     """
     if reader.listed:
         places = min(reader.places, max(size // reader.unit, 1)) * reader.unit
@@ -237,7 +239,8 @@ def make(
     kind = store.k.dtype
     notes = {name: (about[0] or kind, about[1]) for name, about in notes.items()}
     sizes = LayerSizes(size, size, *queries)
-    kept = layer(store, sizes, size, heads, first, notes, extra, rows)
+    about = (store, sizes, size, heads, first, notes, extra, rows)
+    kept = layer(*about, softcap=softcap)
     fields = {name: getattr(kept, name) for name in kept.__dataclass_fields__}
     # A list [B, G, 0] of positions: slot t is token t.
     fields["pos"] = kept.pos[:, :, :0]

@@ -175,6 +175,8 @@ def _(layer: KeptLayer, row: int, length: int) -> Arrays:
         arrays["queries.q"] = np.asarray(layer.queries.q[row])
         arrays["queries.pos"] = np.asarray(layer.queries.pos[row])
         arrays["queries.first"] = np.asarray(layer.queries.first[row])
+        if layer.queries.sinks is not None:
+            arrays["queries.sinks"] = np.asarray(layer.queries.sinks[row])
     return arrays
 
 
@@ -248,7 +250,10 @@ def _queries(queries: Queries, row: int, arrays: Arrays) -> Any:
     q = np.zeros((1, *queries.q.shape[1:]), queries.q.dtype)
     pos = np.full((1, places), -1, np.int32)
     q[0, at], pos[0, at] = stored[taken], tokens[taken]
-    return Queries(q, pos, np.full(1, first, np.int32))  # type: ignore[arg-type]
+    sinks = queries.sinks
+    if sinks is not None:
+        sinks = fitted(arrays["queries.sinks"], sinks, "sinks")
+    return Queries(q, pos, np.full(1, first, np.int32), sinks)  # type: ignore[arg-type]
 
 
 @pack_layer.register

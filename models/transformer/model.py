@@ -163,7 +163,9 @@ def transformer(
             q, k, v = layer.apply(variables, x, rotation, method="project")
             store = store.append(slots, k, v)
             if isinstance(store, KeptLayer):
-                store = store.noted(slots, q)
+                store = store.noted(
+                    slots, q, variables["params"]["attention"].get("sinks")
+                )
             out, carry = attend(q, store, carry)
             x = x + layer.apply(variables, out, method="merge")
             return sharding.constrain(x, STATES), store, carry

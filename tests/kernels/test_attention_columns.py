@@ -210,6 +210,34 @@ def test_a_bias_weighs_a_slot():
     assert gap(apart[:, :, 4] * 3, columns(**given(), bias=count)[:, :, 4]) < CLOSE
 
 
+def sinks_of(arrays):
+    rng = np.random.default_rng(4)
+    return jnp.asarray(rng.normal(size=(len(arrays["q"]), H)) * 3, jnp.float32)
+
+
+@pytest.mark.parametrize("form", ["xla", "pallas"])
+def test_a_sink_takes_its_share(form):
+    """A query's weights and its sinks' are its own; planted: another head's sink."""
+    arrays = {**many(), "k": jnp.nan_to_num(many()["k"])}
+    sinks = sinks_of(arrays)
+    expected = reference.columns(**arrays, sinks=sinks)
+    here = functools.partial(columns, **arrays, kernel=form)
+    assert gap(expected, here(sinks=sinks)) < CLOSE
+    assert gap(expected, here(sinks=sinks[:, ::-1])) > 0.1
+    assert gap(expected, here()) > 0.1
+    less = sinks - 1e3  # which nothing goes to
+    assert gap(reference.columns(**arrays), here(sinks=less)) < CLOSE
+    none = jnp.zeros_like(arrays["key_positions"])
+    slot = jnp.concatenate([arrays["k"][:, :, :1] * 0, arrays["k"]], 2)
+    seen = jnp.concatenate([none[:, :, :1], arrays["key_positions"]], 2)
+    also = {**arrays, "k": slot, "key_positions": seen}
+    apart = columns(**also)[:, :, 1:]  # a sink of score 0 is a slot of score 0
+    asked = arrays["query_positions"] >= 0
+    weight = jnp.where(asked, arrays["weight"], 0.0)
+    found = here(sinks=jnp.zeros_like(sinks), weight=weight)
+    assert gap(apart, found) < CLOSE
+
+
 def test_another_reduction_is_refused():
     with pytest.raises(ValueError, match="use 'sum' or 'max'"):
         columns(**given(), reduce="mean")

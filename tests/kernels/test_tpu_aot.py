@@ -73,6 +73,7 @@ COLUMNS = {
     "sum": {},
     "max-known": {"largest": True, "known": True},
     "bias-softcap": {"biased": True, "softcap": 30.0},
+    "sinks": {"sunk": True},
     "float32": {
         "dtype": jnp.dtype(jnp.float32),
         "key_dtype": jnp.dtype(jnp.float32),

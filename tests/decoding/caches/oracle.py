@@ -54,18 +54,33 @@ def every_layer(seed: int, tokens: tuple[int, ...]) -> list[tuple[np.ndarray, ..
     return found
 
 
-def weights(q: np.ndarray, k: np.ndarray) -> np.ndarray:
-    """Return the softmax weights [R, n] of one query q [R, d] on keys k [n, d]."""
+def weights(
+    q: np.ndarray, k: np.ndarray, cap: float = 0.0, sinks: Any = -np.inf
+) -> np.ndarray:
+    """Return the softmax weights [R, n] of one query q [R, d] on keys k [n, d].
+
+    `cap` bounds the scores, and `sinks` [R] takes part in each sum.
+    """
     s = q @ k.T
-    p = np.exp(s - s.max(-1, keepdims=True))
-    return p / p.sum(-1, keepdims=True)
+    s = np.tanh(s / cap) * cap if cap else s
+    top = s.max(-1, keepdims=True)
+    p = np.exp(s - top)
+    return p / (p.sum(-1, keepdims=True) + np.exp(sinks - top[:, 0])[:, None])
 
 
 class Heads:
     """What the KV heads of a layer keep, and what their queries saw."""
 
-    def __init__(self, q: np.ndarray, k: np.ndarray, v: np.ndarray):
-        self.q, self.k, self.v = q, k, v
+    def __init__(
+        self,
+        q: np.ndarray,
+        k: np.ndarray,
+        v: np.ndarray,
+        cap: float = 0.0,
+        sinks: np.ndarray | None = None,  # [G, R]
+    ):
+        self.q, self.k, self.v, self.cap = q, k, v, cap
+        self.sinks = np.full(q.shape[1:3], -np.inf) if sinks is None else sinks
         self.kept: list[list[int]] = [[] for _ in range(k.shape[1])]
         self.score = np.zeros(k.shape[:2])
         self.last = 0
@@ -73,7 +88,9 @@ class Heads:
     def column(self, g: int, t: int) -> tuple[list[int], np.ndarray]:
         """Return the tokens that query t of group g sees, and their summed weights."""
         seen = [j for j in self.kept[g] if j <= t]
-        return seen, weights(self.q[t, g], self.k[seen, g]).sum(0)
+        return seen, weights(
+            self.q[t, g], self.k[seen, g], self.cap, self.sinks[g]
+        ).sum(0)
 
     def grow(self, length: int) -> None:
         """See tokens up to `length`; add what each query attends to."""
@@ -106,6 +123,9 @@ def simulate(
     every: int = 0,
     prompt_every: int = 0,
     exact: bool = False,
+    lm: Any = None,
+    capped: bool = True,
+    sunk: bool = True,
 ) -> list[list[int]]:
     """Return the tokens that each KV head of the first layer keeps at the end.
 
@@ -117,8 +137,14 @@ def simulate(
         every: tokens between evictions behind the prompt; 0: none there.
         prompt_every: those in the prompt; 0: none there.
         exact: values are not rounded.
+        lm: the model; None: the peaked one.
+        capped: whether the model's bound of scores holds, where it has one.
+        sunk: whether its sinks take part.
     """
-    heads = Heads(*first_layer(peaked.model(), [*prompt, *text]))
+    lm = lm or peaked.model()
+    sinks = lm.params["layer_0"]["attention"].get("sinks") if sunk else None
+    cap = lm.config.attention_softcap * capped
+    heads = Heads(*first_layer(lm, [*prompt, *text]), cap, sinks)
     read, end = len(prompt) - 1, len(prompt) + len(text) - 1
     events = {read}
     if prompt_every:
@@ -132,9 +158,11 @@ def simulate(
     return heads.kept
 
 
-def follow(spec: Spec) -> list[tuple[list[int], list[int], list[list[int]]]]:
+def follow(
+    spec: Spec, lm: Any = None
+) -> list[tuple[list[int], list[int], list[list[int]]]]:
     """Return of each prompt: itself, its text, and what the first layer keeps."""
-    run = kit.Run(Method(policy=spec), lm=peaked.model())
+    run = kit.Run(Method(policy=spec), lm=lm or peaked.model())
     state = run.start(PROMPTS, new=peaked.NEW, size=peaked.SIZE)
     state = run.advance(state)
     texts, cache = kit.texts(state, PROMPTS), state.caches["target"]
@@ -143,7 +171,9 @@ def follow(spec: Spec) -> list[tuple[list[int], list[int], list[list[int]]]]:
     return list(zip(map(list, PROMPTS), texts, rows))
 
 
-def differs(spec: Spec, value: Callable, **rule: Any) -> int:
+def differs(spec: Spec, value: Callable, lm: Any = None, **rule: Any) -> int:
     """Count the prompts whose kept tokens are not those of `simulate`."""
-    found = follow(spec)
-    return sum(simulate(p, text, value, **rule) != kept for p, text, kept in found)
+    found = follow(spec, lm)
+    return sum(
+        simulate(p, text, value, lm=lm, **rule) != kept for p, text, kept in found
+    )
