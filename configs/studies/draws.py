@@ -9,8 +9,8 @@ Command:  python -m experiments.run --config=configs/studies/draws.py
               --workdir=runs/draws
 Hardware: 2 CPU cores, some 10 minutes; calls are counted, nothing is timed.
 
-Expected: coupled drafts are above the likeliest in chains, and the two are close in
-trees. Texts of all rows are plain decoding's.
+Expected: coupled drafts are above the likeliest, by more in trees and by most on prose.
+Texts of all rows are plain decoding's.
 """
 
 import ml_collections
