@@ -3,8 +3,8 @@
 Papers: EAGLE-2 (arXiv 2406.16858), EAGLE-3 (2503.01840). EAGLE-3 differs in three ways.
 It reads no states of the target's last three layers (three of eight here, of 32 at 7B).
 It trains with several steps of training-time test. Its loss has no regression to the
-target's states. All decode with EAGLE-2's tree,
-and train by one schedule, EAGLE-3 with the paper's seven steps.
+target's states. All decode with EAGLE-2's tree, and train by one schedule, EAGLE-3 with
+the paper's seven steps.
 
 Command:  python -m experiments.run --config=configs/heads/eagle_gap.py
               --workdir=runs/eagle_gap
