@@ -25,12 +25,15 @@ def check(spec: Spec) -> None:
     siblings_differ(spec, nodes)
 
 
+def headed(topology: Spec) -> bool:
+    """Whether it needs heads, or a table of the laws of all depths."""
+    return topology.card.family == tables.FAMILY or "heads" in topology.card.needs
+
+
 def grown(spec: Spec) -> tuple[base.Drafter, base.TokenTree]:
     """Grow one round's trees with the toy's draft model, one row per prompt."""
     topology = kit.spec(spec.name, **spec.arguments)
-    # A tree of a table needs the laws of all depths; others need heads.
-    headed = topology.card.family == tables.FAMILY or "heads" in topology.card.needs
-    grower = "drafters/dspark" if headed else "drafters/model"
+    grower = "drafters/dspark" if headed(topology) else "drafters/model"
     run = kit.Run(Method(kit.spec(grower), topology=topology), TEMPERATURE)
     program, state = run.parts.program, run.start()
 

@@ -40,7 +40,9 @@ def heads(name: str, lm: Any) -> Any:
             f"drafters/{name}": functools.partial(
                 importlib.import_module(f"models.heads.{name}").init,
                 *(key, config),
-                **{"layers": 1, "block": 4, **fields},
+                layers=1,
+                block=4,
+                **{name: min(n, config.vocab_size) for name, n in fields.items()},
             )
             for name, fields in BLOCKS.items()
         },

@@ -1,6 +1,7 @@
 """The contract of lossless verifiers: the law of the first tokens, enumerated.
 
-A draft model with other weights drafts for an exact table model of 4 tokens. The joint
+A draft model with other weights drafts for an exact table model of 4 tokens; topologies
+that a draft model cannot serve have random heads on a block. The joint
 law of the first 3 tokens (64 cells) is enumerated in float64. A chi-square test
 compares it with `N` texts, at temperature 0.9 alone and under a transform, for every
 draw that the verifier lists. One impossible token fails the test.
@@ -10,7 +11,7 @@ import numpy as np
 
 from decoding import base
 from decoding.catalogue import Spec
-from decoding.conformance import kit, laws
+from decoding.conformance import kit, laws, topologies, toy_heads
 from decoding.conformance.require import require
 from decoding.method import Method
 from models.synthetic import toy
@@ -55,8 +56,12 @@ def method(
     draw: str,
     topology: str | Spec | None = None,
     under: tuple[Spec, ...] = (TOP_K,),
+    drafter: str = "",
 ) -> Method:
-    """Compose model drafts with `verifier`, by default in a tree if it takes trees."""
+    """Compose drafts with `verifier`, by default in a tree if it takes trees.
+
+    They are a draft model's, or a block's where the topology asks for heads.
+    """
     default = "topologies/chain" if verifier in CHAINS else "topologies/static"
     arguments: dict[str, dict] = {
         "topologies/chain": {"length": 2},
@@ -65,10 +70,12 @@ def method(
     grown = topology or default
     if isinstance(grown, str):
         grown = Spec(grown, **arguments.get(grown, {}))
+    shape = kit.spec(grown.name, **{**grown.arguments, "draw": draw})
+    usual = "drafters/dspark" if topologies.headed(shape) else "drafters/model"
     return Method(
-        Spec("drafters/model"),
+        kit.spec(drafter or usual),
         verifier=Spec(verifier),
-        topology=kit.spec(grown.name, **{**grown.arguments, "draw": draw}),
+        topology=shape,
         transforms=under,
     )
 
@@ -113,10 +120,14 @@ def a_run(
     draw: str,
     topology: str | Spec | None = None,
     under: tuple[Spec, ...] = (TOP_K,),
+    drafter: str = "",
     /,
     **changes,
 ) -> kit.Run:
     """Make a run with a narrow prefill, for 4096 rows and prompts of 2 tokens."""
-    chosen = method(name, draw, topology, under)
-    run = kit.Run(chosen, TEMPERATURE, lm=TARGET, draft=DRAFT)
+    chosen = method(name, draw, topology, under, drafter)
+    beside = {"draft": DRAFT}
+    if chosen.drafter is not None and "heads" in chosen.drafter.card.needs:
+        beside = {"heads": toy_heads.heads(chosen.drafter.name, TARGET)}
+    run = kit.Run(chosen, TEMPERATURE, lm=TARGET, beside=beside)
     return run.alter(chunk=2, **changes)

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from decoding import Spec, base, catalogue, compose, noise, vocab
-from decoding.conformance import kit, laws, verifiers
+from decoding.conformance import kit, laws, topologies, toy_heads, verifiers
 from decoding.loops import decode, engines, initial_state
 from decoding.tree_building import child_sampling
 from models.errors import MethodError
@@ -34,10 +34,14 @@ VERIFIERS = [n for n in catalogue.of_kind("verifiers") if lossless(n)]
 BASIC = ("topologies/chain", "topologies/static")
 EVERY = [(v, d, None) for v in VERIFIERS for d in Spec(v).build({}).draws]
 GROWN = [
-    ("verifiers/recursive_rejection", Spec(t).card.draws[0], t)
+    ("verifiers/recursive_rejection", draw, t)
     for t in catalogue.names("topologies")
     if t not in BASIC
+    for draw in Spec(t).card.draws[: 1 if not topologies.headed(Spec(t)) else None]
+    if draw != base.COUPLED
 ] + [("verifiers/spectr", base.IID, "topologies/specinfer")]
+BLOCKS = tuple(f"drafters/{name}" for name in toy_heads.BLOCKS)
+CHAIN = Spec("topologies/chain", length=3)
 USUAL = ("topologies/eagle2",)  # the others with `-m long`
 
 
@@ -124,6 +128,40 @@ def perfect(run: kit.Run) -> None:
     )
     calls = np.asarray(run.advance(state).counters.target_calls)
     assert (calls == 3).all()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("drafter", BLOCKS)
+def test_law_of_a_block_s_drafts(drafter):
+    """n = 49 x 4096 > 2 x 10^5, T = 0.9: chains under the papers' rejection.
+
+    Planted: what is accepted by other laws than the drafts were drawn from.
+    """
+    case = ("verifiers/rejection", base.IID, CHAIN, (), drafter)
+    run = verifiers.a_run(*case)
+    counts = verifiers.sample(run, 49)
+    assert laws.chi_square(counts, verifiers.WARM) > verifiers.LEVEL
+    run = verifiers.a_run(*case)
+    sound = run.parts.program.drafter
+
+    def draft(*given):
+        nodes, *rest = sound.draft(*given)
+        other = nodes.logits + jnp.arange(4.0)
+        return nodes.replace(logits=other), *rest
+
+    run.alter(drafter=sound._replace(draft=draft))
+    assert laws.chi_square(verifiers.sample(run), verifiers.WARM) < 1e-6
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("drafter", BLOCKS)
+def test_law_of_two_million_texts_after_a_block(drafter, law_table):
+    """The same at n = 490 x 4096 > 2 x 10^6, seeds 0 .. 489."""
+    case = ("verifiers/rejection", base.IID, CHAIN, (), drafter)
+    counts = verifiers.sample(verifiers.a_run(*case), 490)
+    named = ("verifiers/rejection", base.IID, drafter)
+    found = law_table(named, counts, verifiers.WARM, f"> {verifiers.LEVEL:.1g}")
+    assert found > verifiers.LEVEL
 
 
 @pytest.mark.long
