@@ -14,7 +14,8 @@ rejection, and trees of 32 nodes.
 
 Command:  python -m experiments.run --config=configs/heads/block_ablation.py
               --workdir=runs/block_ablation
-Hardware: 2 CPU cores, some 30 minutes; trainings and rows resume where they stopped.
+Hardware: 2 CPU cores, some 50 minutes; trainings and rows resume where they stopped.
+Figures:  experiments/reports/block_ablation.md, of the first four
 """
 
 import ml_collections
