@@ -14,8 +14,8 @@ import ml_collections
 from configs import quickstart
 
 CHAINS = (2, 3, 4)  # drafts
+# Nodes, depth, and the best of a level that are drafted from.
 TREES = ((4, 2, 2), (6, 3, 2), (8, 3, 3), (8, 4, 2), (12, 4, 3), (16, 5, 4))
-FIELDS = ("nodes", "depth", "top_k")  # of a tree
 DRAFTERS = {"eagle2": "drafters/eagle", "fspad": "drafters/fspad"}
 
 
@@ -25,7 +25,9 @@ def get_config() -> ml_collections.ConfigDict:
     shapes = {
         f"{nodes}_{depth}": {
             "name": "topologies/eagle2",
-            **dict(zip(FIELDS, (nodes, depth, best))),
+            "nodes": nodes,
+            "depth": depth,
+            "top_k": best,
         }
         for nodes, depth, best in TREES
     }

@@ -1,10 +1,10 @@
 """The contract of lossless verifiers: the law of the first tokens, enumerated.
 
 A draft model with other weights drafts for an exact table model of 4 tokens; topologies
-that a draft model cannot serve have random heads on a block. The joint
-law of the first 3 tokens (64 cells) is enumerated in float64. A chi-square test
-compares it with `N` texts, at temperature 0.9 alone and under a transform, for every
-draw that the verifier lists. One impossible token fails the test.
+that a draft model cannot serve have random heads on a block. The joint law of the first
+3 tokens (64 cells) is enumerated in float64. A chi-square test compares it with `N`
+texts, at temperature 0.9 alone and under a transform, for every draw that the verifier
+lists. One impossible token fails the test.
 """
 
 import numpy as np
@@ -126,8 +126,8 @@ def a_run(
 ) -> kit.Run:
     """Make a run with a narrow prefill, for 4096 rows and prompts of 2 tokens."""
     chosen = method(name, draw, topology, under, drafter)
-    beside = {"draft": DRAFT}
-    if chosen.drafter is not None and "heads" in chosen.drafter.card.needs:
-        beside = {"heads": toy_heads.heads(chosen.drafter.name, TARGET)}
+    beside = kit.models(chosen, DRAFT)
+    if "heads" in beside and chosen.drafter is not None:  # the kit's are of its target
+        beside["heads"] = toy_heads.heads(chosen.drafter.name, TARGET)
     run = kit.Run(chosen, TEMPERATURE, lm=TARGET, beside=beside)
     return run.alter(chunk=2, **changes)

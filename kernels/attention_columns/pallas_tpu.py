@@ -126,12 +126,13 @@ def _kernel(plan: Plan, ends, *refs) -> None:
             g, c = _split(plan, i)
             less[i] = _spread(named["less"][0, g, c])
             for x in stats:
-                lane = lax.broadcasted_iota(jnp.int32, x.shape[1:], 1)
-                x[i] = jnp.where(lane < layout.LANES, LEAST, 0.0)
+                top = jnp.full(less.shape[1:], LEAST)
+                total = jnp.zeros(less.shape[1:])
                 if plan.shape.sunk:  # the first score; one lane of the total has it
                     lane = lax.broadcasted_iota(jnp.int32, less.shape[1:], 1)
                     top = _spread(named["sinks"][0, g, c])
-                    x[i] = jnp.concatenate([top, jnp.where(lane == 0, 1.0, 0.0)], 1)
+                    total = jnp.where(lane == 0, 1.0, 0.0)
+                x[i] = jnp.concatenate([top, total], 1)
 
         vectors.each(plan.groups * plan.chunks, spread)
 

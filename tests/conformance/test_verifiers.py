@@ -33,12 +33,21 @@ VERIFIERS = [n for n in catalogue.of_kind("verifiers") if lossless(n)]
 
 BASIC = ("topologies/chain", "topologies/static")
 EVERY = [(v, d, None) for v in VERIFIERS for d in Spec(v).build({}).draws]
+
+
+def drawn(topology: str) -> tuple[str, ...]:
+    """List the draws that are held to the law: a tree's first, or all of heads'."""
+    draws = Spec(topology).card.draws
+    if not topologies.headed(Spec(topology)):
+        return draws[:1]
+    return tuple(draw for draw in draws if draw != base.COUPLED)
+
+
 GROWN = [
     ("verifiers/recursive_rejection", draw, t)
     for t in catalogue.names("topologies")
     if t not in BASIC
-    for draw in Spec(t).card.draws[: 1 if not topologies.headed(Spec(t)) else None]
-    if draw != base.COUPLED
+    for draw in drawn(t)
 ] + [("verifiers/spectr", base.IID, "topologies/specinfer")]
 BLOCKS = tuple(f"drafters/{name}" for name in toy_heads.BLOCKS)
 CHAIN = Spec("topologies/chain", length=3)

@@ -127,11 +127,12 @@ class Training:
         )(key, self.lm.params)
         # The draft vocabulary is data: no optimiser sees it.
         whole, configs = head_config.split(whole)
-        self.configs, loss = configs, self.objective.loss
+        self.configs = configs
+        loss, quantity = self.objective.loss, self.objective.quantity
+        joined = lambda params: head_config.joined(params, configs)
         self.objective = self.objective._replace(
-            loss=lambda params, *arguments: loss(
-                head_config.joined(params, configs), *arguments
-            )
+            loss=lambda params, *arguments: loss(joined(params), *arguments),
+            quantity=lambda params: quantity(joined(params)),
         )
         self.constants = {n: x for n, x in whole.items() if n in fields}
         self.params = {n: x for n, x in whole.items() if n not in fields}

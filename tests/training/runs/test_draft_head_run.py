@@ -245,6 +245,15 @@ def test_the_stage_trains_decodes_and_reports(small, corpus, tmp_path, monkeypat
         assert mine[same] == named["hydra"][same]
 
 
+def test_the_label_of_a_loss_reads_the_config(small, corpus, tmp_path):
+    """Planted: the params alone, without the config, have the form's default."""
+    c = recipe("p_eagle", corpus)
+    own = draft_head_run.Training(c, tmp_path, small)
+    assert f" {c.init.depths} depths" in own.objective.label(own.params)
+    alone = own.kind.objective(small.model, **c.objective.to_dict())
+    assert " 8 depths" in alone.label(own.params) != own.objective.label(own.params)
+
+
 def test_the_full_comparison():
     """Every head once, some with three seeds, what depends on the data following."""
     c = importlib.import_module("configs.heads.compare").get_config()
@@ -264,14 +273,22 @@ def test_the_full_comparison():
     assert rates == [0.02, 0.004, 0.002]  # twice their own
 
 
-def test_a_head_in_a_comparison_trains_by_its_own_recipe():
+def test_a_head_in_a_comparison_trains_by_its_own_recipe(monkeypatch):
     """But for what the comparison sets other than usual; planted: it sets as usual."""
+    sound = draft_heads.settings.head
+
+    def three_rows(*given):  # other than usual
+        recipe = sound(*given)
+        recipe.data.batch = 3
+        return recipe
+
+    monkeypatch.setattr(draft_heads.settings, "head", three_rows)
     c = importlib.import_module("configs.heads.compare").get_config()
     c.full = True
     own = importlib.import_module("configs.heads.dspark").get_config()
     schedule = lambda: next(r for _, n, r in draft_heads.plan(c) if n == "dspark")
     assert schedule().train.to_dict() == own.train.to_dict() != c.train.to_dict()
-    assert schedule().data.batch == own.data.batch != 4
+    assert schedule().data.batch == 3 != c.data.batch
     c.train.clip, c.train.muon_rate, c.data.batch = 0.1, 2 * c.train.muon_rate, 4
     changed = schedule()
     assert (changed.train.clip, changed.data.batch) == (0.1, 4)
