@@ -19,6 +19,7 @@ import decoding
 from decoding import Method, Spec, catalogue
 from decoding.conformance import kit, toy_heads
 from models import checkpoints, transformer
+from models.cache_layouts import paged, quantized
 from models.errors import MethodError
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden" / "models"
@@ -140,6 +141,29 @@ def test_a_policy_that_keeps_all_changes_nothing(family, name):
             generate(method, target(family))
         return
     assert generate(method, target(family)).tokens == plain(family)
+
+
+LAYOUTS = {
+    "paged": paged.pages(16),
+    "int8": quantized.int8(32),
+    "int4": quantized.int4(32),
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_pages_and_codes(family, layout):
+    """Drafts keep a layout's plain texts; tokens in full precision are the dense cache's.
+
+    Texts are shorter than the 32 tokens that codes leave as they are.
+    """
+    lm = target(family)
+    model = transformer.transformer(lm.config, cache=LAYOUTS[layout])
+    lm = types.SimpleNamespace(**{**vars(lm), "model": model})
+    for drafter in ("drafters/plain", "drafters/prompt_lookup"):
+        method = Method(Spec(drafter), transforms=kit.COMMON)
+        assert generate(method, lm).tokens == plain(family), drafter
 
 
 def test_fault_another_target():
