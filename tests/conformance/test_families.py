@@ -154,9 +154,9 @@ LAYOUTS = {
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_pages_and_codes(family, layout):
-    """Drafts keep a layout's plain texts; tokens in full precision are the dense cache's.
+    """Plain and drafted texts are the dense cache's.
 
-    Texts are shorter than the 32 tokens that codes leave as they are.
+    No text fills a group of codes: test_family_trees.py has longer ones.
     """
     lm = target(family)
     model = transformer.transformer(lm.config, cache=LAYOUTS[layout])

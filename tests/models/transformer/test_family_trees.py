@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from kernels.tree_attention import xla
-from models import transformer
+from models import base, transformer
+from models.cache_layouts import kv_cache, quantized
 from models.transformer import cached_attention, experts, modules
 from tests.golden import families
 from tests.models import blocks
@@ -108,6 +109,37 @@ def test_a_node_is_its_path(name, form, request):
     found = of_tree(lm, params, name)
     assert distance(found, want) < TOLERANCE
     assert distance(found[::-1], want) > FAULT
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", NAMES)
+def test_a_tree_behind_codes(name):
+    """Behind 180 tokens, 128 of them in codes; those of 4 bits err, of 8 far less.
+
+    Planted: codes of another prompt.
+    """
+    config, params = families.loaded(name).config, families.loaded(name).params
+    rng = np.random.default_rng(1)
+    text = rng.integers(0, config.vocab_size, (2, 180)).astype(np.int32)
+    _, parents, tokens = case(name)
+    block = blocks.tree_block(tokens, parents, [180, 180])
+
+    def logits(layout, text=text):
+        lm = transformer.transformer(config, cache=layout)
+        cache = lm.init_cache(2, 256)
+        chain = blocks.ints([range(1, 30)] * 2)
+        for start in range(0, 180, 30):
+            part, both = blocks.ints(text[:, start : start + 30]), blocks.ints([30, 30])
+            given = blocks.causal(part, cache.length, both, 256, base.NONE)
+            _, cache = blocks.call(lm)(params, cache, given)
+            cache = blocks.keep(cache, chain, both - 1)
+        return np.asarray(blocks.call(lm)(params, cache, block)[0].logits)
+
+    dense = logits(kv_cache.dense)
+    eight, four = (logits(make(32)) for make in (quantized.int8, quantized.int4))
+    assert 1e-3 < distance(four, dense)
+    assert distance(eight, dense) < 0.25 * distance(four, dense)
+    assert distance(logits(quantized.int8(32), text[::-1]), dense) > 1
 
 
 def test_fault_a_sink_for_every_piece(pieces):
