@@ -34,7 +34,8 @@ def over_layers(
     if not sparse.reads_few(cache.layers):
 
         def plain(i: int) -> Attend:
-            return lambda q, store, carry, **own: (usual(i)(q, store, **own), carry)
+            read = usual(i)  # here: masks that layers share are not of a branch
+            return lambda q, store, carry, **own: (read(q, store, **own), carry)
 
         return plain, _nothing
     seen = block.visibility
@@ -42,9 +43,11 @@ def over_layers(
     names, carried = sparse.axes()
 
     def attend(i: int) -> Attend:
+        read = usual(i)
+
         def attend(q: Array, store: Any, carry: Any, **own: Any) -> tuple[Array, Any]:
             if not (isinstance(store, sparse.SparseLayer) and store.reads_few):
-                return usual(i)(q, store, **own), carry
+                return read(q, store, **own), carry
 
             def run(first: tuple, store: Any) -> tuple:
                 asked, carry = first
@@ -56,7 +59,7 @@ def over_layers(
             arrays = ((asked, carry), store)
             out, carry = sharding.by_shard(run, arrays, (both, store.axes()))
             if store.reader.role == sparse.SELECT:
-                return usual(i)(q, store, **own), carry
+                return read(q, store, **own), carry
             return out.q.reshape(*q.shape[:2], -1), carry
 
         return attend

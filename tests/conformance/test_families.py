@@ -46,6 +46,8 @@ USUAL = {  # in every run
     "deepseek_v2": "drafters/dspark",
     "smollm3": "drafters/prompt_lookup",
     "qwen3_moe": "drafters/medusa",
+    "olmo3": "drafters/swift",  # skips layers that share a window
+    "mixtral": "drafters/model",
 }
 
 

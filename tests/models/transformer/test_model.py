@@ -144,6 +144,18 @@ def test_run_mask_skips_what_it_says():
         assert (np.abs(out.logits - full.logits).max() < 1e-4) == (bits == 0b111111)
 
 
+def test_layers_that_may_be_skipped_share_the_mask_of_their_window():
+    """All run; planted: the second does not."""
+    lm = transformer.transformer(dataclasses.replace(CONFIG, windows=(5, 5, 0)))
+    cache, block = causal(random_tokens(2, 2, 9))
+    full, _ = blocks.call(lm)(PARAMS, cache, block)
+    run = jnp.ones((3, 2), bool)
+    out, _ = blocks.call(lm)(PARAMS, cache, block.replace(run=run))
+    close(out.logits, full.logits)
+    less, _ = blocks.call(lm)(PARAMS, cache, block.replace(run=run.at[1, 0].set(False)))
+    assert np.abs(less.logits - full.logits).max() > 0.1
+
+
 def test_fill_writes_what_the_layers_would():
     """With every attention and MLP skipped, x passes through: fill must agree."""
     cache, block = causal(random_tokens(3, 1, 4))
