@@ -206,6 +206,51 @@ def test_template_features():
     assert text == '{"a": "é<"}4True'
 
 
+HARMONY = """
+{%- macro kind(spec) -%}
+    {%- if spec.type == "array" -%}{{- kind(spec['items']) + "[]" }}
+    {%- else -%}{{- spec.type }}{%- endif -%}
+{%- endmacro -%}
+{{- "<|start|>system<|message|>Reasoning: " }}
+{{- reasoning_effort if reasoning_effort is defined else "medium" }}{{ "<|end|>" }}
+{%- for tool in tools or [] -%}
+    {{- tool.name + "(" + kind(tool.parameters) + ")" }}
+{%- endfor -%}
+{%- set last = namespace(name=none) -%}
+{%- for message in messages -%}
+    {%- if message.role == "tool" -%}
+        {%- if last.name is none -%}{{- raise_exception("no call") }}{%- endif -%}
+        {{- "<|start|>functions." + last.name + "<|message|>" }}
+        {{- message.content|tojson + "<|end|>" }}
+    {%- elif "tool_calls" in message -%}
+        {%- if "thinking" in message -%}{{- message.thinking }}{%- endif -%}
+        {%- set last.name = message.tool_calls[0].function.name -%}
+    {%- else -%}
+        {{- "<|start|>" + message.role + "<|message|>" + message.content + "<|end|>" }}
+    {%- endif -%}
+    {%- for later in messages[loop.index:] -%}{{- "." }}{%- endfor -%}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{- "<|start|>assistant" }}{%- endif -%}
+"""
+
+
+def test_constructs_of_gpt_oss_s_harmony():
+    """Recursive macros, a namespace over a loop, slices, fields that may be missing."""
+    call = {"role": "assistant", "tool_calls": [{"function": {"name": "f"}}]}
+    said = [{"role": "user", "content": "1?"}, call, {"role": "tool", "content": "<3>"}]
+    grid = {"type": "array", "items": {"type": "array", "items": {"type": "number"}}}
+    tools = [{"name": "f", "parameters": grid}]
+    variables = {"tools": tools, "reasoning_effort": "high"}
+    assert chat_template.render(HARMONY, said, variables) == (
+        "<|start|>system<|message|>Reasoning: high<|end|>f(number[][])"
+        '<|start|>user<|message|>1?<|end|>...<|start|>functions.f<|message|>"<3>"<|end|>'
+        "<|start|>assistant"
+    )
+    assert "Reasoning: medium" in chat_template.render(HARMONY, said[:1], {})
+    with pytest.raises(errors.PromptError, match="no call"):
+        chat_template.render(HARMONY, said[2:], {})
+
+
 @pytest.mark.parametrize(
     "template",
     [
