@@ -10,7 +10,7 @@ Command:  python -m experiments.run --config=configs/studies/moe_width.py
               --workdir=runs/moe_width
           after configs/language_models/tiny_moe.py, whose model is in
           runs/tiny_moe/export (or --config.model=FOLDER)
-Hardware: 2 CPU cores, some 20 minutes.
+Hardware: 2 CPU cores, some 25 minutes.
 """
 
 import ml_collections
