@@ -16,21 +16,13 @@ from kernels.tree_attention import xla
 from models import base, transformer
 from models.cache_layouts import kv_cache, quantized
 from models.transformer import cached_attention, experts, modules
+from tests.conformance.test_families import FAMILIES
 from tests.golden import families
 from tests.models import blocks
 
 TOLERANCE = 1e-4
 FAULT = 100 * TOLERANCE
 SIZE, NODES, COUNTS = 32, 9, (13, 9)
-NAMES = (
-    "gpt_oss",
-    "mixtral",
-    "qwen3_moe",
-    "gemma4_text",
-    "olmo3",
-    "smollm3",
-    "deepseek_v2",
-)
 LATENT = ("deepseek_v2",)  # which a call reads whole
 USUAL = (("gpt_oss", "pieces"), ("mixtral", "whole"))
 
@@ -94,7 +86,7 @@ def distance(a: np.ndarray, b: np.ndarray) -> float:
         pytest.param(
             *(name, form), marks=[pytest.mark.long] * ((name, form) not in USUAL)
         )
-        for name in NAMES
+        for name in FAMILIES
         for form in ("whole", "pieces")
         if form == "whole" or name not in LATENT
     ],
@@ -112,7 +104,7 @@ def test_a_node_is_its_path(name, form, request):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", FAMILIES)
 def test_a_tree_behind_codes(name):
     """Behind 180 tokens, 128 of them in codes; those of 4 bits err, of 8 far less.
 
