@@ -115,6 +115,7 @@ REFUSED = {
     ("olmo3", "minicache"): "full attention",
     ("olmo3", "tidal"): "a window cannot select",
 }
+KEEPING = {"budget": 64, "retained": 1.0}  # all slots, none of them merged
 OWN_NEEDS = ("caches/speckv", "caches/double_sparsity")  # a draft model, a file
 
 
@@ -134,7 +135,7 @@ OWN_NEEDS = ("caches/speckv", "caches/double_sparsity")  # a draft model, a file
 def test_a_policy_that_keeps_all_changes_nothing(family, name):
     """Plain decoding's texts, or a refusal with its reason."""
     known = inspect.signature(Spec(name).factory).parameters
-    whole = {"budget": 64} if "budget" in known else {}
+    whole = {n: x for n, x in KEEPING.items() if n in known}
     policy = Spec(name, **{**Spec(name).card.examples, **whole})
     method = Method(transforms=kit.COMMON, policy=policy)
     reason = REFUSED.get((family, name.split("/")[1]))
